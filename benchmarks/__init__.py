@@ -1,0 +1,1 @@
+"""Speed of polyad against its peers: ``make bench`` prints ratios measured in one run."""

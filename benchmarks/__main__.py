@@ -1,0 +1,112 @@
+"""``make bench``: the table of ratios, and the time to start.
+
+Arguments: words that a case must contain to be run, for example ``sparse`` or ``dense``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+from benchmarks.cases import CASES
+
+# Each library is measured in every round, so that a slow hour of the machine hits all of them.
+ROUNDS = 3
+REPEATS = 3
+THREADS = {
+    "OMP_NUM_THREADS": "2",
+    "OPENBLAS_NUM_THREADS": "2",
+    "OMP_PROC_BIND": "spread",
+    "OMP_PLACES": "threads",
+}
+
+
+def measure(case: str, library: str) -> tuple[float, float] | None:
+    """Return the median seconds of an iteration and the share of disturbed measurements."""
+    command = [sys.executable, "-m", "benchmarks.worker", case, library, str(REPEATS)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **THREADS}, check=False
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith("result "):
+            result = json.loads(line.removeprefix("result "))
+            return result["seconds"], result["disturbed"]
+    print(f"  {library}: failed: {done.stderr.strip().splitlines()[-1:]}")
+    return None
+
+
+def compare(case: str) -> None:
+    print(f"\n{case}: time of one iteration, as a multiple of polyad's")
+    libraries = list(CASES[case][3])
+    seconds: dict[str, list[float]] = {library: [] for library in libraries}
+    disturbed: dict[str, float] = dict.fromkeys(libraries, 0.0)
+    for _ in range(ROUNDS):
+        for library in libraries:
+            slow = library == "pyttb" and case.startswith("sparse")
+            if slow and seconds[library]:
+                continue
+            result = measure(case, library)
+            if result is not None:
+                seconds[library].append(result[0])
+                disturbed[library] = max(disturbed[library], result[1])
+    own = statistics.median(seconds["polyad"])
+    for library in libraries:
+        if not seconds[library]:
+            continue
+        value = statistics.median(seconds[library])
+        spread = f"{min(seconds[library]) / own:.2f} to {max(seconds[library]) / own:.2f}"
+        note = "  (others used the machine)" if disturbed[library] > 0.5 else ""
+        print(f"  {library:<28}{value / own:8.2f}x   rounds {spread}{note}")
+    print(f"  polyad itself: {1000 * own:.1f} ms")
+
+
+FIRST_FIT = """
+import numpy as np, scipy.sparse as sp
+from polyad import CP
+generator = np.random.default_rng(0)
+dense = generator.random((30, 20, 10))
+CP(3, random_state=0, max_iter=5, tol=1).fit(dense)
+coords = tuple(generator.integers(0, 20, size=(3, 500)))
+sparse = sp.coo_array((np.ones(500), coords), shape=(20, 20, 20))
+CP(3, random_state=0, max_iter=5, tol=1).fit(sparse)
+"""
+
+
+def fresh_process(code: str, repeats: int = 7) -> float:
+    """Return the median seconds of a fresh Python that runs some code."""
+    values = []
+    for _ in range(repeats + 1):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        values.append(time.perf_counter() - started)
+    # The first run fills the caches of files and of compiled kernels.
+    return statistics.median(values[1:])
+
+
+def startup() -> None:
+    bare = fresh_process("pass")
+    print("\ntime to start, in a fresh process with warm caches, less the bare interpreter")
+    rows = [
+        ("import polyad", "import polyad", "   (limit 0.5)"),
+        ("import, first dense and sparse fit", FIRST_FIT, "   (limit 3)"),
+        ("import sklearn.decomposition", "import sklearn.decomposition", ""),
+    ]
+    for title, code, note in rows:
+        print(f"  {title:<36}{fresh_process(code) - bare:6.2f} s{note}")
+
+
+def main(words: list[str]) -> None:
+    print(f"{os.cpu_count()} cores; medians of {ROUNDS} rounds of {REPEATS} measurements")
+    if not words or "startup" in words:
+        startup()
+    for case in CASES:
+        if all(word in case for word in words):
+            compare(case)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

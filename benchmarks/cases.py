@@ -1,0 +1,143 @@
+"""What is measured: a function per case and library that makes a number of iterations.
+
+Every library gets the same data and the same start, in the form it likes best, and two threads.
+Imports are inside: each library runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+Run = Callable[[int], object]
+DENSE_SIDE = 250
+SPARSE_SHAPE = (2000, 1500, 1000)
+
+
+def random_factors(shape: tuple[int, ...], rank: int) -> list[np.ndarray]:
+    generator = np.random.default_rng(1)
+    return [generator.random((size, rank)) for size in shape]
+
+
+def dense_data() -> np.ndarray:
+    from polyad.datasets import make_low_rank
+
+    return make_low_rank((DENSE_SIDE,) * 3, 16, noise=0.5, nonnegative=True, random_state=0)[0]
+
+
+def sparse_data() -> Any:
+    """Return about a million nonzeros whose indices follow a power law, with random values."""
+    from polyad.datasets import make_sparse
+
+    tensor = make_sparse(SPARSE_SHAPE, 1_040_000, skew=0.8, random_state=0)
+    tensor.data = np.random.default_rng(2).random(tensor.nnz) + 0.5
+    return tensor
+
+
+def polyad_run(data: Any, rank: int) -> Run:
+    from polyad import CP
+
+    start = random_factors(data.shape, rank)
+
+    def run(n_iter: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            CP(rank, init=start, max_iter=n_iter, tol=0, n_jobs=2).fit(data)
+
+    return run
+
+
+def tensorly_run(data: np.ndarray, rank: int) -> Run:
+    from tensorly.cp_tensor import CPTensor
+    from tensorly.decomposition import parafac
+
+    start = random_factors(data.shape, rank)
+
+    def run(n_iter: int) -> None:
+        init = CPTensor((np.ones(rank), [factor.copy() for factor in start]))
+        # With tol=0 it would skip the error that the others compute.
+        parafac(data, rank, n_iter_max=n_iter, init=init, tol=1e-300, normalize_factors=False)
+
+    return run
+
+
+def _pyttb_form(data: Any, rank: int) -> tuple[Any, Any]:
+    import pyttb
+
+    start = [np.asfortranarray(factor) for factor in random_factors(data.shape, rank)]
+    init = pyttb.ktensor(start, np.ones(rank))
+    if isinstance(data, np.ndarray):
+        return pyttb.tensor(np.asfortranarray(data)), init
+    subscripts = np.stack([np.asarray(row, dtype=np.int64) for row in data.coords], axis=1)
+    return pyttb.sptensor(subscripts, data.data[:, None], shape=data.shape), init
+
+
+def pyttb_run(data: Any, rank: int) -> Run:
+    import pyttb
+
+    tensor, init = _pyttb_form(data, rank)
+
+    def run(n_iter: int) -> None:
+        pyttb.cp_als(tensor, rank, init=init, maxiters=n_iter, stoptol=-1, printitn=0)
+
+    return run
+
+
+def pygenten_run(data: Any, rank: int, *, method: str) -> Run:
+    import pygenten
+
+    tensor, init = _pyttb_form(data, rank)
+    if not isinstance(data, np.ndarray):
+        tensor = pygenten.make_gt_sptensor(tensor)
+    variant = getattr(pygenten.MTTKRP_Method, method)
+
+    def run(n_iter: int) -> None:
+        # A tolerance of zero is refused.
+        pygenten.cp_als(
+            tensor,
+            rank=rank,
+            maxiters=n_iter,
+            tol=1e-300,
+            init=init,
+            printitn=0,
+            mttkrp_method=variant,
+        )
+
+    return run
+
+
+def _genten(*methods: str) -> dict[str, Callable[[Any, int], Run]]:
+    return {f"pygenten {method}": partial(pygenten_run, method=method) for method in methods}
+
+
+#: For each case: the data, the rank, iterations per measurement, and the libraries.
+CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int], Run]]]] = {
+    "dense CP-ALS 250x250x250, R=16": (
+        dense_data,
+        16,
+        8,
+        {
+            "polyad": polyad_run,
+            "tensorly": tensorly_run,
+            "pyttb": pyttb_run,
+            **_genten("MttkrpPhan", "MttkrpDefault"),
+        },
+    ),
+    **{
+        f"sparse CP-ALS 2000x1500x1000, 1M nonzeros, R={rank}": (
+            sparse_data,
+            rank,
+            n_iter,
+            {
+                "polyad": polyad_run,
+                "pyttb": pyttb_run,
+                **_genten("MttkrpAtomic", "MttkrpDuplicated", "MttkrpPerm", "MttkrpSingle"),
+            },
+        )
+        for rank, n_iter in ((16, 10), (40, 6))
+    },
+}

@@ -1,0 +1,67 @@
+"""polyad: low-rank learning when squared error is the wrong loss.
+
+Public names are imported on first use, so that ``import polyad`` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from polyad._version import __version__
+
+if TYPE_CHECKING:
+    from polyad import cp, datasets, exceptions, fitting, io, report, tensor
+    from polyad.cp import CP
+    from polyad.exceptions import PolyadError, Status
+    from polyad.fitting import Checkpoint, History
+    from polyad.io import load
+    from polyad.tensor import KruskalTensor, LabelledTensor, factor_match_score
+
+_HOMES = {
+    "CP": "polyad.cp",
+    "Checkpoint": "polyad.fitting",
+    "History": "polyad.fitting",
+    "KruskalTensor": "polyad.tensor",
+    "LabelledTensor": "polyad.tensor",
+    "PolyadError": "polyad.exceptions",
+    "Status": "polyad.exceptions",
+    "factor_match_score": "polyad.tensor",
+    "load": "polyad.io",
+}
+_MODULES = ("cp", "datasets", "exceptions", "fitting", "io", "report", "tensor")
+
+__all__ = [
+    "CP",
+    "Checkpoint",
+    "History",
+    "KruskalTensor",
+    "LabelledTensor",
+    "PolyadError",
+    "Status",
+    "__version__",
+    "cp",
+    "datasets",
+    "exceptions",
+    "factor_match_score",
+    "fitting",
+    "io",
+    "load",
+    "report",
+    "tensor",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"polyad.{name}")
+    if name not in _HOMES:
+        message = f"module 'polyad' has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,23 @@
+"""Arrays of any namespace: the type that stands for them, and the way back to NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+#: An array of any array-API namespace: NumPy, torch, ...
+Array = Any
+
+
+def to_numpy(array: Array) -> np.ndarray:
+    """Return an array of any namespace and device as a NumPy array."""
+    if isinstance(array, np.ndarray):
+        return array
+    from array_api_compat import is_cupy_array, is_torch_array
+
+    if is_torch_array(array):
+        array = array.detach().cpu()
+    elif is_cupy_array(array):
+        array = array.get()
+    return np.asarray(array)

@@ -1,0 +1,388 @@
+"""TensorEstimator: what every estimator of polyad has in common. No mathematics.
+
+Validation of new data against the fitted one, labels, scikit-learn tags, tables of factors,
+saving, and the warning of a fit that did not converge.
+"""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from polyad.arrays import Array, to_numpy
+from polyad.exceptions import DataWarning, InvalidInputError, ModelFileError, Status
+from polyad.fitting.archive import write_archive
+from polyad.fitting.history import History
+from polyad.tensor.kruskal import KruskalTensor
+from polyad.tensor.label_values import find_labels, shown
+from polyad.tensor.labels import LabelledTensor
+from polyad.tensor.products import kruskal_to_dense
+from polyad.validation import TensorInput, as_tensor_input
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+# The largest dense array that a method makes unasked, in numbers (4 GiB of float64).
+_LARGEST_DENSE = 2**29
+
+
+class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base of the estimators. Mode 0 holds the samples."""
+
+    #: Whether NaN in dense input means a missing entry.
+    _accepts_nan: ClassVar[bool] = False
+    #: Parameters that a saved model leaves out, because they are code or places of one machine.
+    _unsaved_parameters: ClassVar[tuple[str, ...]] = ("callbacks", "checkpoint")
+
+    factors_: list[Array]
+    weights_: Array
+    modes_: tuple[str, ...] | None
+    labels_: list[np.ndarray | None]
+    history_: History
+    status_: Status
+    n_iter_: int
+    objective_: float
+
+    def _validate_fit(self, X: Any, *, mask: Any = None) -> TensorInput:
+        """Validate training data; what was fitted before stays until the new fit is done."""
+        return as_tensor_input(X, allow_nan=self._accepts_nan, mask=mask)
+
+    def _remember(self, X: Any, given: TensorInput) -> None:
+        """Keep what new samples are compared with: names and labels."""
+        self._check_feature_names_of(X, given, reset=True)
+        self.n_features_in_ = given.shape[1]
+        self.modes_ = given.modes
+        self.labels_ = list(given.labels)
+
+    def _validate_new(self, X: Any, *, mask: Any = None) -> TensorInput:
+        """Validate new samples against the modes that the model was fitted to."""
+        check_is_fitted(self)
+        given = as_tensor_input(X, allow_nan=self._accepts_nan, mask=mask)
+        expected = tuple(int(factor.shape[0]) for factor in self.factors_)
+        if len(given.shape) != len(expected):
+            message = (
+                f"X has {len(given.shape)} modes, of shape {given.shape}, but "
+                f"{type(self).__name__} was fitted to {len(expected)} modes: new samples have the "
+                f"shape (n_samples, {', '.join(map(str, expected[1:]))})."
+            )
+            raise InvalidInputError(message)
+        self._check_feature_names_of(X, given, reset=False)
+        given = self._aligned(given)
+        for mode in range(1, len(expected)):
+            if given.shape[mode] != expected[mode]:
+                raise self._wrong_size(given, mode, expected)
+        return given
+
+    def _wrong_size(
+        self, given: TensorInput, mode: int, expected: tuple[int, ...]
+    ) -> InvalidInputError:
+        if len(expected) == 2:  # the wording of scikit-learn, which its users search for
+            return InvalidInputError(
+                f"X has {given.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{expected[1]} features as input."
+            )
+        return InvalidInputError(
+            f"X has the size {given.shape[mode]} in {given.mode_title(mode)}, but "
+            f"{type(self).__name__} was fitted to the size {expected[mode]}. New samples have the "
+            f"shape (n_samples, {', '.join(map(str, expected[1:]))}); labelled data is brought to "
+            "it by label (polyad.LabelledTensor)."
+        )
+
+    def _aligned(self, given: TensorInput) -> TensorInput:
+        """Bring the modes of labelled samples into the order and size of the model's."""
+        if None not in (self.modes_, given.modes) and given.modes != self.modes_:
+            message = (
+                f"X has the modes {given.modes}, but {type(self).__name__} was fitted to the modes "
+                f"{self.modes_}: give the same names in the same order."
+            )
+            raise InvalidInputError(message)
+        names = given.modes or tuple(f"mode {mode}" for mode in range(len(given.shape)))
+        pairs = list(zip(self.labels_, given.labels, strict=True))
+        for mode, (mine, theirs) in enumerate(pairs):
+            if mode == 0 or mine is None or theirs is None or np.array_equal(mine, theirs):
+                continue
+            strangers = theirs[find_labels(mine, theirs) < 0]
+            if len(strangers):
+                raise self._unknown_labels(strangers, mode, names[mode])
+            # The samples may repeat a label, which a LabelledTensor does not allow.
+            tensor = LabelledTensor(given.data, modes=names, labels=[None, *given.labels[1:]])
+            tensor = tensor.align({names[mode]: mine})
+            given = TensorInput(tensor.data, given.modes, (given.labels[0], *tensor.labels[1:]))
+        return given
+
+    def _unknown_labels(self, strangers: np.ndarray, mode: int, name: str) -> InvalidInputError:
+        known = self.labels_[mode]
+        types = ""
+        if known is not None and known.dtype.kind != strangers.dtype.kind:
+            types = f", of type {strangers.dtype} where the model has {known.dtype}"
+        return InvalidInputError(
+            f"X has {len(strangers)} labels in mode {name!r} that {type(self).__name__} was not "
+            f"fitted to: {shown(strangers)}{types}. Leave them out with X = X.align({{{name!r}: "
+            f"model.labels_[{mode}]}}, unknown='drop') on a LabelledTensor, or fit again with "
+            "samples that have them."
+        )
+
+    def _check_feature_names_of(self, X: Any, given: TensorInput, *, reset: bool) -> None:
+        """Let scikit-learn record or compare the column names of a table."""
+        from sklearn.utils.validation import _check_feature_names
+
+        _check_feature_names(self, X if len(given.shape) == 2 else None, reset=reset)
+
+    def _report_ending(self) -> None:
+        """Warn once, with the advice of the status, if the fit did not end as it should."""
+        if not self.status_.is_success:
+            warnings.warn(
+                f"{type(self).__name__}: {self.status_.advice}", ConvergenceWarning, stacklevel=3
+            )
+
+    def _warn_about_data(self, message: str) -> None:
+        warnings.warn(f"{type(self).__name__}: {message}", DataWarning, stacklevel=5)
+
+    # What users read from a fitted estimator.
+
+    @property
+    def kruskal_(self) -> KruskalTensor:
+        """The decomposition as one object, which unpacks as ``weights, factors``."""
+        check_is_fitted(self)
+        return KruskalTensor(self.weights_, self.factors_)
+
+    @property
+    def components_(self) -> Array:
+        """The pattern of each component over the modes other than the samples.
+
+        An array of shape ``(n_components, *shape[1:])``, such that ``transform(X) @ components_``
+        approximates a matrix ``X``.
+        """
+        check_is_fitted(self, "factors_")
+        tail = self.factors_[1:]
+        n_components = int(self.weights_.shape[0])
+        self._check_dense_size((n_components, *(int(f.shape[0]) for f in tail)), "components_")
+        from array_api_compat import array_namespace
+
+        xp = array_namespace(self.weights_)
+        selector = xp.eye(n_components, dtype=self.weights_.dtype)
+        return kruskal_to_dense(xp.ones_like(self.weights_), [selector, *tail])
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.weights_.shape[0])
+
+    def factor_table(self, mode: int | str) -> pd.DataFrame:
+        """Return the factor of a mode as a table: one row per label, one column per component.
+
+        Parameters
+        ----------
+        mode : int or str
+            The number or the name of the mode.
+        """
+        import pandas as pd
+
+        number = self._mode_number(mode)
+        labels = self.labels_[number]
+        factor = to_numpy(self.factors_[number])
+        index = pd.Index(np.arange(factor.shape[0]) if labels is None else labels)
+        index.name = None if self.modes_ is None else self.modes_[number]
+        return pd.DataFrame(factor, index=index, columns=self.get_feature_names_out())
+
+    def top(self, component: int, mode: int | str, k: int = 10) -> pd.Series:
+        """Return the ``k`` labels of a mode with the largest entries in a component.
+
+        Parameters
+        ----------
+        component : int
+            The number of the component.
+        mode : int or str
+            The number or the name of the mode.
+        k : int
+            How many labels; the largest by absolute value come first.
+        """
+        table = self.factor_table(mode)
+        n_components = table.shape[1]
+        if not isinstance(component, Integral) or not 0 <= component < n_components:
+            message = f"component={component} does not exist; there are 0..{n_components - 1}."
+            raise InvalidInputError(message)
+        column = table.iloc[:, component]
+        order = np.argsort(-np.abs(column.to_numpy()), kind="stable")[: max(0, k)]
+        return column.iloc[order]
+
+    def _mode_number(self, mode: int | str) -> int:
+        check_is_fitted(self)
+        n_modes = len(self.factors_)
+        if isinstance(mode, str):
+            if self.modes_ is not None and mode in self.modes_:
+                return self.modes_.index(mode)
+            names = "none" if self.modes_ is None else ", ".join(map(repr, self.modes_))
+            message = f"mode={mode!r} is not a name of a mode; the names are: {names}."
+            raise InvalidInputError(message)
+        if not isinstance(mode, Integral) or not -n_modes <= mode < n_modes:
+            message = f"mode={mode} does not exist; there are 0..{n_modes - 1}."
+            raise InvalidInputError(message)
+        return mode % n_modes
+
+    def _check_dense_size(self, shape: Sequence[int], what: str) -> None:
+        """Refuse to make an array that would not fit, and say what to use instead."""
+        size = 1
+        for n in shape:
+            size *= int(n)
+        if size > _LARGEST_DENSE:
+            message = (
+                f"{what} of shape {tuple(shape)} would take {size * 8 / 2**30:.3g} GiB. Use the "
+                "factors (factors_, factor_table) or single entries (kruskal_.values_at(coords))."
+            )
+            raise InvalidInputError(message)
+
+    # Saving.
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file of arrays and JSON, without pickle.
+
+        Read it with :func:`polyad.load`. Arrays of other namespaces are stored as NumPy arrays.
+        Callbacks and the checkpoint path are not stored.
+
+        Parameters
+        ----------
+        path : path-like
+            The file to create or replace; it is replaced only once the new one is complete.
+        """
+        parameters = {
+            name: _portable(value)
+            for name, value in self.get_params(deep=False).items()
+            if name not in self._unsaved_parameters
+        }
+        learned = {
+            name: _portable(value)
+            for name, value in vars(self).items()
+            if self.__sklearn_is_fitted__() and self._is_learned(name)
+        }
+        content = {"class": type(self).__name__, "parameters": parameters, "learned": learned}
+        write_archive(path, "model", content)
+
+    @classmethod
+    def _restore(cls, content: dict[str, Any]) -> Self:
+        """Make an estimator from what :meth:`save` wrote."""
+        model = cls()
+        parameters, learned = content["parameters"], content["learned"]
+        if not set(model.get_params(deep=False)) >= parameters.keys():
+            message = f"the parameters are not those of {cls.__name__}"
+            raise ModelFileError(message)
+        model.set_params(**parameters)
+        for name, value in learned.items():
+            if not cls._is_learned(name) or name in vars(model):
+                message = f"{name!r} is not an attribute that a {cls.__name__} learns"
+                raise ModelFileError(message)
+            # scikit-learn holds names as objects, which a file cannot.
+            is_names = name == "feature_names_in_"
+            setattr(model, name, np.asarray(value, dtype=object) if is_names else value)
+        if learned:
+            model._check_restored()
+        return model
+
+    @classmethod
+    def _declared(cls) -> set[str]:
+        """Return the attributes that a fitted estimator always has."""
+        return {
+            name
+            for owner in cls.__mro__
+            if issubclass(owner, TensorEstimator)
+            for name, kind in vars(owner).get("__annotations__", {}).items()
+            if not str(kind).startswith("ClassVar")
+        }
+
+    @classmethod
+    def _is_learned(cls, name: str) -> bool:
+        """Say whether an attribute of this name belongs into a model file."""
+        public = name.endswith("_") and not name.startswith("_")
+        return (public or name in cls._declared()) and not hasattr(cls, name)
+
+    def _check_restored(self) -> None:
+        """Refuse a model file whose attributes are missing or do not fit together."""
+        lacking = sorted(name for name in self._declared() if not hasattr(self, name))
+        if lacking:
+            message = f"it lacks {', '.join(lacking)}"
+            raise ModelFileError(message)
+        tensor = KruskalTensor(self.weights_, self.factors_)
+        sound = {
+            "factors_": isinstance(self.factors_, list)
+            and all(_is_floating(array) for array in (tensor.weights, *tensor.factors)),
+            "labels_": isinstance(self.labels_, list)
+            and len(self.labels_) == tensor.ndim
+            and all(
+                own is None or own.shape == (size,)
+                for own, size in zip(self.labels_, tensor.shape, strict=True)
+            ),
+            "modes_": self.modes_ is None
+            or (
+                isinstance(self.modes_, tuple)
+                and len(self.modes_) == tensor.ndim
+                and all(isinstance(name, str) for name in self.modes_)
+            ),
+            "history_": isinstance(self.history_, History),
+            "status_": isinstance(self.status_, Status),
+            "n_iter_": isinstance(self.n_iter_, int),
+            "objective_": isinstance(self.objective_, float),
+        }
+        for name, is_sound in sound.items():
+            if not is_sound:
+                message = f"{name} is not what a {type(self).__name__} learns"
+                raise ModelFileError(message)
+
+    # scikit-learn.
+
+    def __sklearn_is_fitted__(self) -> bool:
+        # Names and labels are there from the start of a fit, which may fail.
+        return hasattr(self, "factors_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.three_d_array = True
+        tags.input_tags.allow_nan = self._accepts_nan
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _is_floating(array: Any) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype in (np.float32, np.float64)
+
+
+def _portable(value: Any) -> Any:
+    """Turn values of parameters and attributes into what an archive holds."""
+    if hasattr(value, "weights") and hasattr(value, "factors"):  # of TensorLy too
+        value = {"weights": value.weights, "factors": list(value.factors)}
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        return None  # a running generator is not part of what was learned
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {key: _portable(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset, range)):
+        value = sorted(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_portable(item) for item in value)
+    if hasattr(value, "__array_namespace__") or type(value).__module__.startswith("torch"):
+        value = to_numpy(value)
+        is_text = value.dtype == object and all(isinstance(item, str) for item in value.flat)
+        return value.astype(str) if is_text else value
+    return value
+
+
+def joined_labels(old: np.ndarray | None, new: np.ndarray | None) -> np.ndarray | None:
+    """Return the labels of earlier and further samples; None if either has none."""
+    if old is None or new is None:
+        return None
+    if old.dtype.kind != new.dtype.kind:
+        message = (
+            f"The new samples have labels of type {new.dtype}, the earlier ones of type "
+            f"{old.dtype}. Convert them to the same type."
+        )
+        raise InvalidInputError(message)
+    return np.concatenate([old, new])

@@ -1,0 +1,491 @@
+"""CP: the scikit-learn surface of alternating least squares."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from array_api_compat import array_namespace, device
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from polyad.arrays import Array, to_numpy
+from polyad.base import TensorEstimator, joined_labels
+from polyad.cp.online import OnlineSums, add_batch, sums_of_fit
+from polyad.cp.parameters import check_rank, read_fixed_modes
+from polyad.cp.problem import CompleteProblem, Problem, build_problem
+from polyad.cp.solver import ALSState, AlternatingLeastSquares
+from polyad.cp.start import given_start, make_start
+from polyad.exceptions import InvalidInputError, Status
+from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
+from polyad.fitting.checkpoint import digest
+from polyad.fitting.driver import FitError
+from polyad.tensor.alignment import normalize_components, weight_order
+from polyad.tensor.dense import DenseTensor
+from polyad.tensor.kruskal import KruskalTensor, column_norms
+from polyad.tensor.products import kruskal_to_dense
+from polyad.threads import thread_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from polyad.validation import Missing, TensorInput
+
+
+class CP(TensorEstimator):
+    r"""CP decomposition by alternating least squares (CANDECOMP/PARAFAC).
+
+    Minimises
+
+    .. math:: \tfrac12 \Big\|X - \sum_{r=1}^R w_r\, a^{(0)}_r \circ a^{(1)}_r \circ \dots\Big\|^2
+        + \tfrac{\lambda}{2} \sum_k \|A^{(k)}\|^2
+
+    over the observed entries of a dense or sparse tensor of any order from two up.
+
+    Use it for data with symmetric noise of even size, and as the baseline of everything else. For
+    counts, binary data or data whose zeros are structural, squared error is the wrong loss.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        The rank: the number of components.
+    init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
+        Where to start: leading singular vectors of each unfolding, random numbers, or given
+        factors.
+    n_init : int, default=1
+        How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
+        first start is that one and the others are random.
+    max_iter : int, default=500
+        The largest number of sweeps over the modes.
+    tol : float, default=1e-5
+        Stop when a sweep lowers the objective by less than this part of it, or when the residual
+        is at the level of rounding. Zero always does ``max_iter`` sweeps.
+    ridge : float, default=0.0
+        The weight :math:`\lambda` of the squared factors. It keeps components from growing against
+        each other when the tensor has no best approximation.
+    fixed_modes : sequence of int, default=()
+        Modes whose factors are kept as given in ``init``.
+    missing : {'zero', 'unobserved'}, default='zero'
+        What an entry that a sparse tensor does not store means. In dense data, NaN is always a
+        missing entry.
+    time_budget : float, default=None
+        Stop after this many seconds, over all restarts.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the start.
+    n_jobs : int, default=None
+        The number of threads; None or -1 uses all. Results do not depend on it.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the factors of the fit before.
+    checkpoint : path or Checkpoint, default=None
+        Where the running fit is saved. If the file exists and belongs to the same data and
+        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
+    callbacks : sequence of callable, default=None
+        Called with an :class:`~polyad.fitting.Iteration` after each sweep; one that returns True
+        stops the fit.
+    verbose : int, default=0
+        1 shows a progress bar, 2 also logs each sweep to the logger ``polyad`` at level INFO.
+
+    Attributes
+    ----------
+    weights_ : array of shape (n_components,)
+        The size of each component, decreasing.
+    factors_ : list of arrays of shape (n_k, n_components)
+        One factor per mode, with columns of length one. In every mode but the first the largest
+        entry of a column is positive.
+    components_ : array of shape (n_components, n_1, n_2, ...)
+        The pattern of each component over the modes other than the samples.
+    kruskal_ : KruskalTensor
+        Weights and factors as one object.
+    labels_ : list of (array or None)
+        The labels of each mode.
+    modes_ : tuple of str or None
+        The names of the modes.
+    objective_ : float
+        The objective at the end.
+    history_ : History
+        The objective and the time at each iteration.
+    n_iter_ : int
+        The number of sweeps.
+    status_ : Status
+        How the fit ended.
+    n_samples_seen_ : int
+        The number of samples of ``fit`` and all later ``partial_fit``.
+
+    Notes
+    -----
+    A sweep costs ``O(size · R)`` for dense data, in two passes over it, and ``O(nnz · R)`` per mode
+    for sparse data, which is never made dense. The objective never rises.
+    ``fit(X).transform(X)`` equals ``fit_transform(X)`` up to rounding, unless mode 0 is fixed.
+
+    References
+    ----------
+    T. G. Kolda, B. W. Bader, "Tensor Decompositions and Applications", SIAM Review 51 (2009),
+    doi:10.1137/07070111X.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad import CP
+    >>> X = np.random.default_rng(0).random((20, 5, 4))
+    >>> model = CP(2, random_state=0).fit(X)
+    >>> model.transform(X).shape
+    (20, 2)
+    """
+
+    _accepts_nan: ClassVar[bool] = True
+    # The lengths that the columns of the modes other than the samples had during the fit.
+    _lengths: list[Array]
+    # The sums of `partial_fit`, or None before the first.
+    _online_sums: tuple[list[Array], list[Array]] | None
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "init": [object],
+        "n_init": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "ridge": [Interval(Real, 0, None, closed="left")],
+        "fixed_modes": ["array-like", set, frozenset],
+        "missing": [StrOptions({"zero", "unobserved"})],
+        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+        "random_state": ["random_state"],
+        "n_jobs": [Integral, None],
+        "warm_start": ["boolean"],
+        "checkpoint": [object],
+        "callbacks": ["array-like", callable, None],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        init: Any = "svd",
+        n_init: int = 1,
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        ridge: float = 0.0,
+        fixed_modes: Iterable[int] = (),
+        missing: Missing = "zero",
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+        warm_start: bool = False,
+        checkpoint: Any = None,
+        callbacks: Sequence[Callable[[Iteration], object]] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.ridge = ridge
+        self.fixed_modes = fixed_modes
+        self.missing = missing
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
+        """Decompose a tensor.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Dense, sparse or labelled data; mode 0 holds the samples. NaN marks missing entries of
+            dense data.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        self._fit(X, mask)
+        self._report_ending()
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, *, mask: Any = None) -> Array:
+        """Decompose a tensor and return the features of its samples.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            The data.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            The factor of the samples times the weights.
+        """
+        self._fit(X, mask)
+        self._report_ending()
+        return self.factors_[0] * self.weights_[None, :]
+
+    def transform(self, X: Any, *, mask: Any = None) -> Array:
+        """Return the features of new samples, with the other modes held as they are.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            New samples. Labelled data is matched by label.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            The least-squares coefficients of each sample on ``components_``.
+        """
+        given = self._validate_new(X, mask=mask)
+        with thread_limit(self.n_jobs):
+            problem = build_problem(given.data, self.missing)
+            return self._rows(problem) * 2.0**problem.exponent
+
+    def inverse_transform(self, X: Array) -> Array:
+        """Return the samples that features stand for.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_components)
+            Features, as ``transform`` returns them.
+
+        Returns
+        -------
+        array of shape (n_samples, n_1, ...)
+            The sum of the components, each times its feature.
+        """
+        check_is_fitted(self)
+        features = X.to_numpy() if hasattr(X, "to_numpy") else X
+        features = features if hasattr(features, "shape") else np.asarray(features, dtype=float)
+        n_components = int(self.weights_.shape[0])
+        if features.ndim != 2 or features.shape[1] != n_components:
+            message = (
+                f"The features have the shape {tuple(features.shape)}; (n_samples, "
+                f"{n_components}) is needed, as transform returns them."
+            )
+            raise InvalidInputError(message)
+        xp = array_namespace(self.weights_)
+        rows = xp.asarray(features, dtype=self.weights_.dtype)
+        shape = [int(rows.shape[0]), *(int(factor.shape[0]) for factor in self.factors_[1:])]
+        self._check_dense_size(shape, "inverse_transform")
+        return kruskal_to_dense(xp.ones_like(self.weights_), [rows, *self.factors_[1:]])
+
+    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
+        """Return the explained variation of samples: 1 minus the squared error over the squares.
+
+        The features of the samples are fitted to those samples, so that the score of new samples
+        seldom falls with more components, even beyond the true rank.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Samples.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        given = self._validate_new(X, mask=mask)
+        with thread_limit(self.n_jobs):
+            problem = build_problem(given.data, self.missing)
+            others = [problem.asarray(factor) for factor in self.factors_[1:]]
+            residual = problem.residual([self._rows(problem), *others])
+        if problem.norm_squared == 0:
+            return 1.0 if residual == 0 else 0.0
+        return 1.0 - residual / problem.norm_squared
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
+        """Learn from further samples without the earlier ones.
+
+        The first call is ``fit``. A later one computes the rows of the new samples, appends them to
+        ``factors_[0]``, and updates the other factors by sums over all samples seen. Rows of
+        earlier samples are not computed again: ``transform`` does that. Components keep their
+        order, so that features stay comparable. ``status_``, ``history_`` and ``objective_`` stay
+        those of the first fit.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            New samples. A missing entry (NaN) is filled by what the model expects there.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        if not hasattr(self, "factors_"):
+            return self.fit(X, mask=mask)
+        if self.missing == "unobserved" or list(self.fixed_modes):
+            message = (
+                "partial_fit is for complete data and free modes: it keeps sums that mix all "
+                "entries of a sample. Fit all samples at once with missing='unobserved' or "
+                "fixed_modes."
+            )
+            raise InvalidInputError(message)
+        given = self._validate_new(X, mask=mask)
+        labels = joined_labels(self.labels_[0], given.labels[0])
+        with thread_limit(self.n_jobs):
+            self._add_samples(given)
+        self.n_samples_seen_ += given.shape[0]
+        self.labels_[0] = labels
+        return self
+
+    def _add_samples(self, given: TensorInput) -> None:
+        xp = array_namespace(self.weights_)
+        others, scale = self._others()
+        safe = xp.where(scale > 0, scale, xp.ones_like(scale))
+        old_rows = self.factors_[0] * (self.weights_ / safe)[None, :]
+        data = self._like_the_model(given)
+        problem = build_problem(data, "zero", rescale=False)
+        rows = self._rows(problem)
+        if not isinstance(problem, CompleteProblem):
+            model = self.inverse_transform(rows)
+            filled = xp.where(xp.isnan(data), model, data)
+            problem = CompleteProblem(DenseTensor(filled))
+        sums = sums_of_fit([old_rows, *others])
+        if self._online_sums is not None:
+            sums = OnlineSums(*self._online_sums)
+        sums, factors = add_batch(problem, sums, [rows / safe[None, :], *others], self.ridge)
+        factors[0] = xp.concat([old_rows, factors[0]], axis=0)
+        self._lengths = [column_norms(factor) for factor in factors[1:]]
+        self._online_sums = (sums.rhs, sums.normal)
+        tensor = KruskalTensor(xp.ones_like(self.weights_), factors).normalized()
+        self.weights_, self.factors_ = tensor.weights, list(tensor.factors)
+
+    def _like_the_model(self, given: TensorInput) -> Any:
+        """Bring a batch to the namespace, device and number type of the model."""
+        xp = array_namespace(self.weights_)
+        if given.is_sparse and xp is array_namespace(np.zeros(1)):
+            return given.data.astype(self.weights_.dtype)
+        if given.is_sparse:
+            message = (
+                "A sparse batch was given to a model of torch or other arrays. Fit NumPy data "
+                "first, or give a dense batch."
+            )
+            raise InvalidInputError(message)
+        own = array_namespace(given.data) is xp
+        data = given.data if own else to_numpy(given.data)
+        return xp.asarray(data, dtype=self.weights_.dtype, device=device(self.weights_))
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def _fit(self, X: Any, mask: Any) -> None:
+        earlier = self.kruskal_ if self.warm_start and hasattr(self, "factors_") else None
+        given = self._validate_fit(X, mask=mask)
+        check_rank(self.n_components, given.shape)
+        fixed = read_fixed_modes(self.fixed_modes, len(given.shape), self.init)
+        if earlier is not None and earlier.shape != given.shape:
+            message = (
+                f"warm_start=True goes on from a model of shape {earlier.shape}, but X has the "
+                f"shape {given.shape}. Use partial_fit for further samples, or warm_start=False."
+            )
+            raise InvalidInputError(message)
+        with thread_limit(self.n_jobs):
+            problem = build_problem(given.data, self.missing)
+            if self.missing == "unobserved" and given.is_sparse and given.data.nnz == 0:
+                message = "The sparse data has no stored entry, so nothing was observed."
+                raise InvalidInputError(message)
+            if problem.norm_squared == 0:
+                self._warn_about_data("every entry is zero, and so is the decomposition.")
+            solver = AlternatingLeastSquares(problem, ridge=self.ridge, fixed_modes=fixed)
+            broken: FitError | None = None
+            try:
+                result = self._run(solver, self.init if earlier is None else earlier)
+            except FitError as error:
+                broken, result = error, error.result
+            self._store(solver, result)
+        self._remember(X, given)
+        self.n_samples_seen_ = given.shape[0]
+        if broken is not None:
+            raise broken
+
+    def _run(self, solver: AlternatingLeastSquares, init: Any) -> FitResult[ALSState]:
+        """Fit from each start and return the best."""
+        problem, n_components = solver.problem, self.n_components
+        if not (isinstance(init, str) and init in ("svd", "random")):
+            init = given_start(problem, n_components, init)
+
+        def start(number: int, seed: int) -> ALSState:
+            return solver.init(make_start(problem, n_components, init, number=number, seed=seed))
+
+        # Given factors are one start; more of the same would only repeat it.
+        n_starts = self.n_init if isinstance(init, str) else 1
+        generator = check_random_state(self.random_state)
+        seeds = [int(seed) for seed in generator.randint(2**31 - 1, size=n_starts)]
+        callbacks = self.callbacks or ()
+        options = FitOptions(
+            max_iter=self.max_iter,
+            tol=self.tol,
+            time_budget=self.time_budget,
+            callbacks=(callbacks,) if callable(callbacks) else tuple(callbacks),
+            verbose=int(self.verbose),
+        )
+        checkpoint = Checkpoint.of(self.checkpoint)
+        resumable = None
+        if checkpoint is not None:
+            resumable = Resumable(checkpoint, self._identity(solver, init), ALSState)
+        return fit_best(solver, start, seeds, options, resumable=resumable)
+
+    def _identity(self, solver: AlternatingLeastSquares, init: Any) -> dict[str, Any]:
+        """Return what must be the same for a checkpoint to be of the same fit."""
+        seed = self.random_state
+        return {
+            "method": solver.name,
+            "data": solver.problem.digest(),
+            "n_components": int(self.n_components),
+            "init": init if isinstance(init, str) else digest(init),
+            "n_init": int(self.n_init),
+            "ridge": float(self.ridge),
+            "fixed_modes": sorted(solver.fixed_modes),
+            "missing": self.missing,
+            "random_state": int(seed) if isinstance(seed, Integral) else None,
+        }
+
+    def _store(self, solver: AlternatingLeastSquares, result: FitResult[ALSState]) -> None:
+        """Bring a result to canonical form and keep it."""
+        factors = list(result.state.factors)
+        if solver.ridge > 0 and 0 in solver.free_modes:
+            # Balancing moved the samples away from their minimum for the others.
+            factors[0] = solver.problem.minimizer(factors, 0, solver.ridge)
+        xp = array_namespace(factors[0])
+        weights = xp.ones_like(factors[0][0, :]) * 2.0**solver.problem.exponent
+        tensor = normalize_components(KruskalTensor(weights, factors), solver.fixed_modes)
+        order = [] if solver.fixed_modes else weight_order(tensor)
+        tensor = tensor.take(order) if order else tensor
+        self.weights_, self.factors_ = tensor.weights, list(tensor.factors)
+        # The ridge of a sample depends on the lengths that the other factors had in the fit.
+        lengths = solver.lengths(factors)[1:]
+        index = xp.asarray(order, dtype=xp.int64)
+        self._lengths = [xp.take(length, index) if order else length for length in lengths]
+        self._online_sums = None
+        self.history_ = result.history
+        self.status_ = result.status or Status.DIVERGED
+        self.n_iter_ = result.history.n_iter
+        self.objective_ = result.best_objective
+
+    def _others(self) -> tuple[list[Array], Array]:
+        """Return the other factors in the scale of the fit, and that scale."""
+        scaled = [
+            factor * length[None, :]
+            for factor, length in zip(self.factors_[1:], self._lengths, strict=True)
+        ]
+        return scaled, math.prod(self._lengths)
+
+    def _rows(self, problem: Problem) -> Array:
+        """Return the coefficients of samples on the components."""
+        others, scale = self._others()
+        start = problem.asarray(np.zeros((problem.shape[0], self._n_features_out)))
+        others = [problem.asarray(factor) for factor in others]
+        rows = problem.minimizer([start, *others], 0, self.ridge)
+        return rows * problem.asarray(scale)[None, :]

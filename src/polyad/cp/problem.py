@@ -1,0 +1,308 @@
+"""The least-squares problems of CP: what a sweep over the modes does to the factors.
+
+Two cases share the interface of :class:`Problem`. If every entry is known, the normal matrix of a
+mode is one small matrix for all its rows, and dense and sparse data differ only in how they
+compute the MTTKRP. If some entries are missing, each row has a normal matrix of its own, summed
+over its observed entries: the fit is to the observed entries exactly, without imputation.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import array_namespace, device
+from scipy.sparse import coo_array
+
+from polyad.arrays import Array, to_numpy
+from polyad.fitting.checkpoint import digest
+from polyad.tensor.dense import DenseTensor
+from polyad.tensor.products import gram_product, kruskal_to_dense
+from polyad.tensor.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from polyad.validation import Missing
+
+# Sizes of the largest entry, as powers of two, within which no sum of a sweep can overflow or
+# lose digits to underflow.
+_COMFORTABLE = {"float32": 16, "float64": 200}
+# Columns of pairwise products that are contracted at a time: bounds the memory of a masked sweep.
+_PAIRS_AT_A_TIME = 64
+
+
+def build_problem(data: Any, missing: Missing, *, rescale: bool = True) -> Problem:
+    """Choose the problem for some data.
+
+    Parameters
+    ----------
+    data : array or coo_array
+        Validated data. NaN in dense data is missing.
+    missing : {'zero', 'unobserved'}
+        What an entry that sparse data does not store means.
+    rescale : bool
+        Whether data of extreme size is multiplied by a power of two, which is exact; the problem
+        remembers it as ``exponent``.
+    """
+    stored = data.data if isinstance(data, coo_array) else data
+    xp = array_namespace(stored)
+    unknown = None if isinstance(data, coo_array) else xp.isnan(data)
+    if unknown is not None and bool(xp.any(unknown)):
+        stored = data = xp.where(unknown, xp.zeros_like(data), data)
+    else:
+        unknown = None
+    exponent = _exponent(stored) if rescale else 0
+    if exponent:
+        data = data * 2.0**-exponent
+    problem: Problem
+    if isinstance(data, coo_array):
+        tensor = SparseTensor(data)
+        problem = CompleteProblem(tensor) if missing == "zero" else ObservedSparse(tensor)
+    elif unknown is not None:
+        problem = ObservedDense(data, ~unknown)
+    else:
+        problem = CompleteProblem(DenseTensor(data))
+    problem.exponent = exponent
+    return problem
+
+
+def _exponent(stored: Array) -> int:
+    """Return the power of two to divide by, or zero if the numbers are of a comfortable size."""
+    xp = array_namespace(stored)
+    if math.prod(stored.shape) == 0:
+        return 0
+    size = max(abs(float(xp.max(stored))), abs(float(xp.min(stored))))
+    exponent = math.frexp(size)[1] if size > 0 else 0
+    limit = _COMFORTABLE["float32" if stored.dtype == xp.float32 else "float64"]
+    return exponent if abs(exponent) > limit else 0
+
+
+class Problem(ABC):
+    """Data, as alternating least squares sees it.
+
+    Parameters
+    ----------
+    tensor : DenseTensor or SparseTensor
+        The data, with zeros for what is not known.
+    """
+
+    #: The data was divided by two to this power.
+    exponent: int = 0
+
+    def __init__(self, tensor: DenseTensor | SparseTensor) -> None:
+        self.tensor = tensor
+        self.shape = tensor.shape
+        self.dtype = tensor.dtype
+        self.norm_squared = tensor.norm_squared()
+        #: The part of ``norm_squared`` below which a residual is rounding: it is a difference of
+        #: sums as large as the norm, of which at most half a unit has been seen to be lost.
+        self.precision = 2.0 * _epsilon(tensor.dtype)
+
+    def asarray(self, array: Array) -> Array:
+        """Bring an array to the namespace, device and number type of the data."""
+        like = self.tensor.array if isinstance(self.tensor, DenseTensor) else self.tensor.values
+        xp = array_namespace(like)
+        own = array if array_namespace(array) is xp else to_numpy(array)
+        return xp.asarray(own, dtype=like.dtype, device=device(like))
+
+    def digest(self) -> str:
+        """Return a short name for the content of the data."""
+        if isinstance(self.tensor, DenseTensor):
+            return digest([self.tensor.array])
+        return digest([np.asarray(self.shape), *self.tensor.coords, self.tensor.values])
+
+    @abstractmethod
+    def sweep(self, factors: list[Array], ridge: float, fixed_modes: Collection[int]) -> float:
+        """Minimise over each free mode in turn, mode 0 last, in place.
+
+        Returns the squared residual, without the ridge.
+        """
+
+    @abstractmethod
+    def minimizer(self, factors: Sequence[Array], mode: int, ridge: float) -> Array:
+        """Return the factor of one mode that is best for the given other factors."""
+
+    @abstractmethod
+    def residual(self, factors: Sequence[Array]) -> float:
+        """Return the squared residual."""
+
+
+class CompleteProblem(Problem):
+    """Every entry is known; in sparse data, those not stored are zero."""
+
+    def sweep(self, factors: list[Array], ridge: float, fixed_modes: Collection[int]) -> float:
+        """Minimise over each free mode; modes of a group share one pass over the data."""
+        for group in self.tensor.mode_groups:
+            if all(k in fixed_modes for k in group):
+                continue
+            contraction = self.tensor.contract(factors, group)
+            for mode in group:
+                if mode in fixed_modes:
+                    continue
+                rhs = contraction.mttkrp(factors, mode)
+                factors[mode] = solve_normal(_gram(factors, mode), rhs, ridge)
+                last = mode
+        return self._residual(factors, rhs, factors[last])
+
+    def minimizer(self, factors: Sequence[Array], mode: int, ridge: float) -> Array:
+        """Return the best factor of one mode."""
+        rhs = self.tensor.mttkrp(factors, mode)
+        return solve_normal(_gram(factors, mode), rhs, ridge)
+
+    def residual(self, factors: Sequence[Array]) -> float:
+        """Return ``|X|² - 2 <X, model> + |model|²``."""
+        return self._residual(factors, self.tensor.mttkrp(factors, 0), factors[0])
+
+    def _residual(self, factors: Sequence[Array], rhs: Array, factor: Array) -> float:
+        inner = float(array_namespace(rhs).sum(_double(rhs) * _double(factor)))
+        return max(0.0, self.norm_squared - 2.0 * inner + _norm_squared(factors))
+
+
+class ObservedProblem(Problem):
+    """Only some entries are known, and only those count.
+
+    Rows with fewer observations than components are underdetermined. A shift of the normal
+    matrices at the level of rounding, for the row itself and for an average row, makes their
+    solution finite and close to the shortest.
+    """
+
+    def sweep(self, factors: list[Array], ridge: float, fixed_modes: Collection[int]) -> float:
+        """Minimise over each free mode in turn."""
+        for mode in (*range(1, len(factors)), 0):
+            if mode not in fixed_modes:
+                factors[mode] = self.minimizer(factors, mode, ridge)
+        return self.residual(factors)
+
+
+class ObservedSparse(ObservedProblem):
+    """The stored entries of a sparse tensor are the observed ones, stored zeros too."""
+
+    tensor: SparseTensor
+
+    def minimizer(self, factors: Sequence[Array], mode: int, ridge: float) -> Array:
+        """Solve one small system per row; a row without observations keeps its values."""
+        # The trace of the normal matrix of an average row, if entries were observed evenly.
+        trace = float(np.trace(_gram(factors, mode))) * (self.tensor.nnz / math.prod(self.shape))
+        shift = ridge + _epsilon(self.dtype) * trace
+        return self.tensor.observed_least_squares(factors, mode, shift, factors[mode])
+
+    def residual(self, factors: Sequence[Array]) -> float:
+        """Return the squared residual over the stored entries."""
+        difference = self.tensor.values.astype(np.float64) - self.tensor.values_of(factors)
+        return float(np.sum(difference * difference))
+
+
+class ObservedDense(ObservedProblem):
+    """Dense data with a mask.
+
+    The normal matrices of all rows are one MTTKRP of the mask with the pairwise products of the
+    columns of the factors: ``G[i, r, s] = sum_j mask[i, j] (a_r a_s)(j) (b_r b_s)(j) ...``.
+
+    Parameters
+    ----------
+    array : array
+        The data, with any finite number where it is missing.
+    observed : array of bool
+        True where an entry is known.
+    """
+
+    tensor: DenseTensor
+
+    def __init__(self, array: Array, observed: Array) -> None:
+        xp = array_namespace(array)
+        super().__init__(DenseTensor(xp.where(observed, array, xp.zeros_like(array))))
+        self.mask = DenseTensor(xp.astype(observed, array.dtype))
+
+    def digest(self) -> str:
+        """Return a short name for the content of the data and the mask."""
+        return digest([self.tensor.array, self.mask.array])
+
+    def minimizer(self, factors: Sequence[Array], mode: int, ridge: float) -> Array:
+        """Solve one small system per row; a row without observations keeps its values."""
+        xp = array_namespace(factors[mode])
+        rank = int(factors[mode].shape[1])
+        rhs = _double(self.tensor.mttkrp(factors, mode))
+        normal = self._normal_matrices(factors, mode)
+        trace = xp.sum(xp.linalg.diagonal(normal), axis=-1)
+        seen = trace > 0
+        shift = ridge + _epsilon(self.dtype) * xp.maximum(trace, xp.mean(trace))
+        shift = xp.where(seen, shift, xp.ones_like(shift))
+        eye = xp.eye(rank, dtype=normal.dtype)
+        solved = xp.linalg.solve(normal + shift[:, None, None] * eye, rhs[:, :, None])[:, :, 0]
+        return xp.where(seen[:, None], xp.astype(solved, self.dtype), factors[mode])
+
+    def residual(self, factors: Sequence[Array]) -> float:
+        """Return the squared residual over the observed entries."""
+        xp = array_namespace(factors[0])
+        ones = xp.ones(int(factors[0].shape[1]), dtype=self.dtype)
+        difference = self.mask.array * (self.tensor.array - kruskal_to_dense(ones, factors))
+        return DenseTensor(difference).norm_squared()
+
+    def _normal_matrices(self, factors: Sequence[Array], mode: int) -> Array:
+        """Return an array of shape (size of the mode, R, R)."""
+        xp = array_namespace(factors[mode])
+        rank = int(factors[mode].shape[1])
+        rows, columns = np.tril_indices(rank)
+        blocks = []
+        for first in range(0, len(rows), _PAIRS_AT_A_TIME):
+            chosen = slice(first, first + _PAIRS_AT_A_TIME)
+            left, right = xp.asarray(rows[chosen]), xp.asarray(columns[chosen])
+            pairs = [
+                xp.take(factor, left, axis=1) * xp.take(factor, right, axis=1) for factor in factors
+            ]
+            blocks.append(_double(self.mask.mttkrp(pairs, mode)))
+        lower = xp.concat(blocks, axis=1)
+        position = np.zeros((rank, rank), dtype=np.int64)
+        position[rows, columns] = position[columns, rows] = np.arange(len(rows))
+        full = xp.take(lower, xp.asarray(position.ravel()), axis=1)
+        return xp.reshape(full, (-1, rank, rank))
+
+
+def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
+    """Return the ``A`` of least norm that minimises ``tr(A N Aᵀ) - 2 tr(A Bᵀ) + ridge |A|²``.
+
+    ``N`` is symmetric and may be singular, as it is for redundant components. Directions whose
+    eigenvalue is lost in rounding get no part of the solution.
+
+    Parameters
+    ----------
+    normal : array of shape (R, R)
+        The normal matrix ``N``.
+    rhs : array of shape (n, R)
+        The right-hand side ``B``.
+    ridge : float
+        Added to the diagonal of ``N``.
+    """
+    xp = array_namespace(rhs)
+    eigenvalues, vectors = xp.linalg.eigh(_double(normal))
+    eigenvalues = eigenvalues + ridge
+    rank = int(normal.shape[0])
+    cutoff = float(xp.max(xp.abs(eigenvalues))) * rank * _epsilon(eigenvalues.dtype)
+    kept = eigenvalues > cutoff
+    inverse = xp.where(kept, 1.0 / xp.where(kept, eigenvalues, 1.0), 0.0)
+    solution = ((_double(rhs) @ vectors) * inverse[None, :]) @ vectors.T
+    return xp.astype(solution, rhs.dtype)
+
+
+def _gram(factors: Sequence[Array], mode: int) -> Array:
+    """Return the normal matrix of a mode; its small eigenvalues need double precision."""
+    return gram_product([_double(factor) for factor in factors], mode)
+
+
+def _norm_squared(factors: Sequence[Array]) -> float:
+    wide = [_double(factor) for factor in factors]
+    return float(array_namespace(wide[0]).sum(gram_product(wide)))
+
+
+def _double(array: Array) -> Array:
+    """Return the array in float64, in which small systems are solved and sums are made."""
+    xp = array_namespace(array)
+    return xp.astype(array, xp.float64, copy=False)
+
+
+def _epsilon(dtype: Any) -> float:
+    """Return the rounding unit of a number type of any namespace."""
+    return 2.0**-23 if "float32" in str(dtype) else 2.0**-52

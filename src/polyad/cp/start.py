@@ -1,0 +1,177 @@
+"""Where a fit starts: random factors, leading singular vectors, or given ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import array_namespace
+from scipy.sparse import csr_array
+
+from polyad.arrays import Array, to_numpy
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.tensor.dense import DenseTensor
+from polyad.tensor.products import gram_product, unfold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from polyad.cp.problem import Problem
+    from polyad.tensor.sparse import SparseTensor
+
+# Subspace iteration on the Gram matrix: enough for a start, which needs no exact vectors.
+_OVERSAMPLING = 8
+_POWER_STEPS = 3
+
+
+def make_start(
+    problem: Problem, n_components: int, init: str | list[Array], *, number: int, seed: int
+) -> list[Array]:
+    """Return the factors that restart ``number`` begins with: given ones, or made here."""
+    if not isinstance(init, str):
+        return init
+    make = svd_start if init == "svd" and number == 0 else random_start
+    return _of_the_size_of(problem, make(problem, n_components, seed))
+
+
+def _of_the_size_of(problem: Problem, factors: list[Array]) -> list[Array]:
+    """Scale factors so that the model is as large as the data: a ridge then acts as it will."""
+    xp = array_namespace(factors[0])
+    size = float(xp.sum(gram_product(factors)))
+    share = (problem.norm_squared / size) ** (0.5 / len(factors)) if size > 0 else 1.0
+    return [factor * share for factor in factors]
+
+
+def random_start(problem: Problem, n_components: int, seed: int) -> list[Array]:
+    """Return factors with independent standard normal entries."""
+    generator = np.random.default_rng(seed)
+    return [
+        problem.asarray(generator.standard_normal((size, n_components))) for size in problem.shape
+    ]
+
+
+def svd_start(problem: Problem, n_components: int, seed: int) -> list[Array]:
+    """Return the leading left singular vectors of each unfolding, found by randomized iteration.
+
+    A mode with fewer entries than there are components gets random columns for the rest. Missing
+    entries count as zero. Nothing larger than the data is formed.
+    """
+    generator = np.random.default_rng(seed)
+    factors = []
+    for mode, size in enumerate(problem.shape):
+        width = min(n_components, size)
+        block = min(width + _OVERSAMPLING, size)
+        guess = problem.asarray(generator.standard_normal((size, block)))
+        vectors = leading_vectors(gram_operator(problem.tensor, mode, block), guess, width)
+        fill = problem.asarray(generator.standard_normal((size, n_components - width)))
+        xp = array_namespace(vectors)
+        factors.append(xp.concat([vectors, fill / max(1, size) ** 0.5], axis=1))
+    return factors
+
+
+def leading_vectors(apply: Callable[[Array], Array], guess: Array, width: int) -> Array:
+    """Return approximate leading eigenvectors of a positive semi-definite operator.
+
+    Parameters
+    ----------
+    apply : callable
+        Multiplies a matrix of ``block`` columns by the operator.
+    guess : array of shape (n, block)
+        A random start, a little wider than needed.
+    width : int
+        How many vectors to return.
+    """
+    xp = array_namespace(guess)
+    basis = xp.linalg.qr(guess)[0]
+    for _ in range(_POWER_STEPS):
+        basis = xp.linalg.qr(apply(basis))[0]
+    # Rayleigh-Ritz: the best vectors inside the subspace. eigh sorts upwards.
+    projected = basis.T @ apply(basis)
+    _, rotation = xp.linalg.eigh((projected + projected.T) / 2)
+    return basis @ xp.flip(rotation, axis=1)[:, :width]
+
+
+def gram_operator(
+    tensor: DenseTensor | SparseTensor, mode: int, block: int
+) -> Callable[[Array], Array]:
+    """Return the map ``Q -> U (Uᵀ Q)``, where ``U`` is the unfolding of the tensor in a mode."""
+    if isinstance(tensor, DenseTensor):
+        matrix = unfold(tensor.array, mode)
+        return lambda basis: matrix @ (matrix.T @ basis)
+    pieces = _column_pieces(tensor, mode, block)
+    return lambda basis: sum((piece @ (piece.T @ basis) for piece in pieces), 0 * basis)
+
+
+def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_array]:
+    """Cut a sparse unfolding, without its empty columns, into pieces of few columns.
+
+    ``Uᵀ Q`` of a piece then never has more numbers than the data.
+    """
+    others = [tensor.coords[k] for k in range(tensor.ndim) if k != mode]
+    order = np.lexsort(others)
+    changes = np.zeros(tensor.nnz, dtype=bool)
+    for row in others:
+        ordered = row[order]
+        changes[1:] |= ordered[1:] != ordered[:-1]
+    column = np.cumsum(changes)
+    rows, values = tensor.coords[mode][order], tensor.values[order]
+    width = max(1, tensor.nnz // block)
+    pieces = []
+    n_columns = int(column[-1]) + 1 if tensor.nnz else 0
+    for first in range(0, n_columns, width):
+        begin, end = np.searchsorted(column, [first, first + width])
+        entries = (values[begin:end], (rows[begin:end], column[begin:end] - first))
+        last = min(width, n_columns - first)
+        pieces.append(csr_array(entries, shape=(tensor.shape[mode], last)))
+    return pieces
+
+
+def given_start(problem: Problem, n_components: int, init: Any) -> list[Array]:
+    """Read factors that a user gave, with the weights put into the first one.
+
+    Parameters
+    ----------
+    problem : Problem
+        The data.
+    n_components : int
+        The number of components that the factors must have.
+    init : KruskalTensor, CPTensor, (weights, factors), dict or sequence of factors
+        What was given.
+    """
+    weights, factors = _parts(init)
+    shapes = [tuple(factor.shape) for factor in factors]
+    expected = [(size, n_components) for size in problem.shape]
+    if shapes != expected:
+        message = f"init has factors of shape {shapes}; this fit needs {expected}."
+        raise InvalidInputError(message)
+    if weights is not None:
+        if tuple(weights.shape) != (n_components,):
+            message = f"init has weights of shape {tuple(weights.shape)}, not ({n_components},)."
+            raise InvalidInputError(message)
+        factors = [factors[0] * weights[None, :], *factors[1:]]
+    if not all(np.isfinite(factor).all() for factor in factors):
+        message = "init contains NaN or infinity."
+        raise InvalidInputError(message)
+    # The data may have been rescaled; the start follows it.
+    factors[0] = factors[0] * 2.0**-problem.exponent
+    return [problem.asarray(factor) for factor in factors]
+
+
+def _parts(init: Any) -> tuple[np.ndarray | None, list[np.ndarray]]:
+    """Split what was given into weights and factors, as NumPy arrays of floats."""
+    weights, factors = None, init
+    if hasattr(init, "weights") and hasattr(init, "factors"):
+        weights, factors = init.weights, init.factors
+    elif isinstance(init, dict) and set(init) == {"weights", "factors"}:
+        weights, factors = init["weights"], init["factors"]
+    elif isinstance(init, tuple) and len(init) == 2 and isinstance(init[1], (list, tuple)):
+        weights, factors = init
+    try:
+        matrices = [to_numpy(factor).astype(float) for factor in factors]
+        return (None if weights is None else to_numpy(weights).astype(float)), matrices
+    except (TypeError, ValueError) as error:
+        message = (
+            f"init={init!r} is not understood. Give 'svd', 'random', a KruskalTensor, a pair "
+            "(weights, factors), or a list with one factor per mode."
+        )
+        raise InvalidTypeError(message) from error

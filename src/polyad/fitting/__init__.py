@@ -1,0 +1,17 @@
+"""How any fit runs: the driver, its history, restarts, checkpoints and progress."""
+
+from polyad.fitting.checkpoint import Checkpoint
+from polyad.fitting.driver import FitOptions, FitResult, Iteration, Solver
+from polyad.fitting.history import History
+from polyad.fitting.restarts import Resumable, fit_best
+
+__all__ = [
+    "Checkpoint",
+    "FitOptions",
+    "FitResult",
+    "History",
+    "Iteration",
+    "Resumable",
+    "Solver",
+    "fit_best",
+]

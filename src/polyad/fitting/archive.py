@@ -1,0 +1,202 @@
+"""One file of arrays and JSON: the form of model files and checkpoints.
+
+An archive is a zip file with ``manifest.json`` and one ``.npy`` member per array. It holds no
+pickle. Members are stored without compression and are read into memory one by one, never
+extracted: a hostile file can be refused but cannot run code, write anywhere, or ask for more
+memory than its own size on disk.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad._version import __version__
+from polyad.exceptions import InvalidTypeError, ModelFileError, Status
+from polyad.files import replacing
+from polyad.fitting.history import History
+
+if TYPE_CHECKING:
+    import os
+
+FORMAT = "polyad"
+VERSION = 1
+_MANIFEST = "manifest.json"
+_TAG = "~"
+
+
+def write_archive(path: str | os.PathLike[str], kind: str, content: dict[str, Any]) -> None:
+    """Write ``content`` to ``path`` so that a crash leaves the old file or the new one, whole.
+
+    Parameters
+    ----------
+    path : path-like
+        The file to create or replace.
+    kind : str
+        What the file is, for example ``"model"`` or ``"checkpoint"``.
+    content : dict
+        Numbers, strings, arrays, ``None``, :class:`Status`, :class:`History`, and lists, tuples
+        and dicts of these.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    manifest = {
+        "format": FORMAT,
+        "kind": kind,
+        "version": VERSION,
+        "polyad": __version__,
+        "content": _encode(content, arrays, "content"),
+    }
+    with replacing(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_MANIFEST, json.dumps(manifest, allow_nan=False, indent=1))
+        for name, array in arrays.items():
+            with archive.open(name, "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+def read_archive(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
+    """Read what :func:`write_archive` wrote.
+
+    Raises
+    ------
+    ModelFileError
+        If the file is not such an archive, is of another kind or a newer version, or is damaged.
+    FileNotFoundError
+        If there is no file at ``path``.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = _checked_members(archive, path)
+            manifest = _read_manifest(archive, path, kind)
+            content = _decode(manifest["content"], archive, members)
+    except (zipfile.BadZipFile, EOFError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(path, str(error)) from error
+    except (ValueError, NotImplementedError) as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise _damaged(path, str(error)) from error
+    if not isinstance(content, dict):
+        raise _damaged(path, "its content is not a table of names")
+    return content
+
+
+def _checked_members(archive: zipfile.ZipFile, path: object) -> dict[str, int]:
+    """Return the size of each member, after refusing what :func:`write_archive` never writes."""
+    sizes: dict[str, int] = {}
+    for info in archive.infolist():
+        plain = info.filename == Path(info.filename).name and "\\" not in info.filename
+        known = info.filename == _MANIFEST or info.filename.endswith(".npy")
+        if not (plain and known) or info.filename in sizes:
+            raise _damaged(path, f"unexpected member {info.filename!r}")
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise _damaged(path, f"member {info.filename!r} is compressed")
+        sizes[info.filename] = info.file_size
+    return sizes
+
+
+def _read_manifest(archive: zipfile.ZipFile, path: object, kind: str) -> dict[str, Any]:
+    manifest = json.loads(archive.read(_MANIFEST))
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise _damaged(path, "it does not say that polyad wrote it")
+    version = manifest.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise _damaged(path, f"its version is {version!r}")
+    if version > VERSION:
+        message = (
+            f"{path} has format version {version}, and this polyad ({__version__}) reads up to "
+            f"{VERSION}. Install polyad {manifest.get('polyad')} or newer to read it."
+        )
+        raise ModelFileError(message)
+    if manifest.get("kind") != kind:
+        message = f"{path} is a polyad {manifest.get('kind')} file; a {kind} file is needed here."
+        raise ModelFileError(message)
+    return manifest
+
+
+def _encode(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
+    """Turn a value into JSON, moving arrays out into ``arrays``."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, np.generic):
+        return value if math.isfinite(value) else {_TAG: "float", "value": repr(value)}
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            message = (
+                f"{where} is an array of Python objects, which a polyad file cannot hold. "
+                "Convert it to numbers, strings or dates first."
+            )
+            raise InvalidTypeError(message)
+        name = f"array{len(arrays)}.npy"
+        arrays[name] = array
+        return {_TAG: "array", "name": name}
+    if isinstance(value, Status):
+        return {_TAG: "status", "value": value.value}
+    if isinstance(value, History):
+        return {_TAG: "history", "records": _encode(value.records, arrays, where)}
+    if isinstance(value, (list, tuple)):
+        items = [_encode(item, arrays, f"{where}[{k}]") for k, item in enumerate(value)]
+        return items if isinstance(value, list) else {_TAG: "tuple", "items": items}
+    if isinstance(value, dict) and all(isinstance(key, str) and key != _TAG for key in value):
+        return {key: _encode(item, arrays, f"{where}.{key}") for key, item in value.items()}
+    message = (
+        f"{where} is a {type(value).__name__}, which a polyad file cannot hold. Accepted are "
+        "numbers, strings, None, NumPy arrays, and lists, tuples and dicts (by name) of these."
+    )
+    raise InvalidTypeError(message)
+
+
+def _decode(value: Any, archive: zipfile.ZipFile, members: dict[str, int]) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, archive, members) for item in value]
+    if not isinstance(value, dict):
+        return value
+    tag = value.get(_TAG)
+    if tag is None:
+        return {key: _decode(item, archive, members) for key, item in value.items()}
+    if tag == "array":
+        return _read_array(archive, value["name"], members)
+    if tag == "float":
+        return float(value["value"])
+    if tag == "status":
+        return Status(value["value"])
+    if tag == "history":
+        return History(_decode(value["records"], archive, members))
+    if tag == "tuple":
+        return tuple(_decode(item, archive, members) for item in value["items"])
+    message = f"unknown tag {tag!r}"
+    raise ValueError(message)
+
+
+def _read_array(archive: zipfile.ZipFile, name: str, members: dict[str, int]) -> np.ndarray:
+    """Read one ``.npy`` member, believing its header only as far as the member's size goes."""
+    stream = io.BytesIO(archive.read(name))
+    version = np.lib.format.read_magic(stream)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        message = f"member {name!r} has the unknown array format {version}"
+        raise ValueError(message)
+    shape, fortran_order, dtype = readers[version](stream)
+    n_values = math.prod(shape)
+    if dtype.hasobject:
+        message = f"member {name!r} holds pickled Python objects, which are never loaded"
+        raise ValueError(message)
+    if n_values * dtype.itemsize != members[name] - stream.tell():
+        message = f"member {name!r} does not have the size that its header claims"
+        raise ValueError(message)
+    if n_values == 0 or dtype.itemsize == 0:
+        return np.zeros(shape, dtype)
+    flat = np.frombuffer(stream.getbuffer(), dtype, n_values, stream.tell())
+    return flat.reshape(shape, order="F" if fortran_order else "C").copy(order="K")
+
+
+def _damaged(path: object, detail: str) -> ModelFileError:
+    return ModelFileError(f"{path} is not a whole polyad file: {detail}.")

@@ -1,0 +1,269 @@
+"""The one iteration loop of the library.
+
+A method is a :class:`Solver`: ``step`` makes the next state, ``objective`` measures it. Stopping,
+history, time budget, callbacks, progress, Ctrl-C and the guard against numbers that are not
+finite are written here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from polyad.exceptions import NumericalError, Status
+from polyad.fitting.history import History
+from polyad.fitting.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+S = TypeVar("S")
+
+# A rise must be clear of rounding to count; the lowest of many objectives is a lucky one.
+_CLEAR_OF_ROUNDING = 4.0
+# A method without a promise of descent has diverged when it is this much worse than its start.
+_DIVERGENCE_FACTOR = 1e3
+
+
+class Solver(ABC, Generic[S]):
+    """The mathematics of a method, free of loops and of scikit-learn.
+
+    States are dataclasses of arrays and numbers. ``step`` never changes the state it is given, so
+    that an interrupted step loses nothing.
+    """
+
+    #: Shown by the progress bar and in errors.
+    name: ClassVar[str]
+    #: Whether the objective never rises; the driver then stops as soon as it does.
+    promises_descent: ClassVar[bool] = True
+    #: Objectives that differ by less than this differ by rounding only.
+    floor: float = 0.0
+
+    @abstractmethod
+    def step(self, state: S) -> S:
+        """Return the state after one iteration."""
+
+    @abstractmethod
+    def objective(self, state: S) -> float:
+        """Return the number that the method minimises."""
+
+    def diagnostics(self, state: S) -> Mapping[str, float]:
+        """Return further numbers for the history."""
+        return {}
+
+    def adopt(self, state: S) -> S:
+        """Bring a state that was read from a checkpoint to where the data is."""
+        return state
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What a callback is given after each iteration.
+
+    Attributes
+    ----------
+    method : str
+        The name of the method.
+    number : int
+        The number of the iteration, from 1.
+    objective : float
+        The objective after it.
+    seconds : float
+        The time since the start, over all runs if the fit was resumed.
+    state : object
+        The state of the solver; read it, do not change it.
+    history : History
+        Everything before.
+    """
+
+    method: str
+    number: int
+    objective: float
+    seconds: float
+    state: Any
+    history: History
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How long a fit runs and who watches it.
+
+    Parameters
+    ----------
+    max_iter : int
+        The largest number of iterations.
+    tol : float
+        Stop when an iteration lowers the objective by less than ``tol`` times its value, or when
+        the objective is below the solver's floor. Zero runs all of ``max_iter``.
+    time_budget : float, optional
+        Stop after this many seconds.
+    callbacks : sequence of callable
+        Called with an :class:`Iteration` after each; one that returns ``True`` stops the fit.
+    verbose : int
+        See :class:`~polyad.fitting.progress.Progress`.
+    """
+
+    max_iter: int = 100
+    tol: float = 1e-5
+    time_budget: float | None = None
+    callbacks: tuple[Callable[[Iteration], object], ...] = ()
+    verbose: int = 0
+
+
+@dataclass
+class FitResult(Generic[S]):
+    """How a fit ended.
+
+    Attributes
+    ----------
+    state : object
+        The best state.
+    status : Status or None
+        How it ended; None while it runs.
+    history : History
+        The iterations.
+    last : object
+        The state from which a resumed run goes on. It differs from ``state`` only for methods
+        whose objective may rise.
+    best_objective : float
+        The objective of ``state``.
+    """
+
+    state: S
+    status: Status | None
+    history: History
+    last: S
+    best_objective: float = field(default=math.inf)
+
+
+class FitError(NumericalError):
+    """A step produced a number that is not finite. ``result`` holds the last finite state."""
+
+    def __init__(self, message: str, result: FitResult[Any]) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+def begin(solver: Solver[S], state: S) -> FitResult[S]:
+    """Return the result of zero iterations, from which :func:`run` goes on."""
+    objective = solver.objective(state)
+    run_so_far = FitResult(state, None, History(), state, objective)
+    if not math.isfinite(objective):
+        message = (
+            f"The objective of {solver.name} is {objective} at the start. Scale the data or give "
+            "another init."
+        )
+        raise FitError(message, run_so_far)
+    run_so_far.history.append(objective, 0.0, **solver.diagnostics(state))
+    return run_so_far
+
+
+def run(
+    solver: Solver[S],
+    result: FitResult[S],
+    options: FitOptions,
+    *,
+    save: Callable[[FitResult[S]], None] | None = None,
+) -> FitResult[S]:
+    """Iterate until something stops the fit.
+
+    Parameters
+    ----------
+    solver : Solver
+        The method.
+    result : FitResult
+        Where to go on from: of :func:`begin`, or of a checkpoint. It is updated in place.
+    options : FitOptions
+        When to stop.
+    save : callable, optional
+        Called with the result after each iteration, to write a checkpoint if it is time to.
+
+    Returns
+    -------
+    FitResult
+        The given result, with its status set.
+    """
+    history = result.history
+    earlier = history.seconds
+    started = time.perf_counter()
+    bar = Progress(
+        solver.name, total=options.max_iter, done=history.n_iter, verbose=options.verbose
+    )
+    with bar:
+        try:
+            while True:
+                seconds = time.perf_counter() - started
+                result.status = _ending(solver, result, options, seconds)
+                if result.status is not None:
+                    break
+                _advance(solver, result, earlier, started)
+                bar.update(history.n_iter, history.objective[-1])
+                if save is not None:
+                    save(result)
+                if _stopped_by_callback(solver, result, options):
+                    result.status = Status.STOPPED
+                    break
+        except KeyboardInterrupt:
+            result.status = Status.INTERRUPTED
+    return result
+
+
+def _advance(solver: Solver[S], result: FitResult[S], earlier: float, started: float) -> None:
+    """Make one step and record it."""
+    history = result.history
+    state = solver.step(result.last)
+    objective = float(solver.objective(state))
+    if not math.isfinite(objective):
+        message = (
+            f"Iteration {history.n_iter + 1} of {solver.name} gave the objective {objective}; the "
+            "state before it is kept. Scale the data, add a ridge, or use fewer components."
+        )
+        raise FitError(message, result)
+    seconds = earlier + time.perf_counter() - started
+    rose = solver.promises_descent and _is_rise(solver, objective, result.best_objective)
+    history.append(objective, seconds, **solver.diagnostics(state))
+    result.last = state
+    # Within rounding the later state of a descent method is as good and is the more settled one.
+    if objective < result.best_objective or (solver.promises_descent and not rose):
+        result.state, result.best_objective = state, min(objective, result.best_objective)
+
+
+def _ending(
+    solver: Solver[Any], result: FitResult[Any], options: FitOptions, seconds: float
+) -> Status | None:
+    """Say whether the fit is over, from its record alone, so that a resumed run agrees."""
+    records = result.history.records
+    first, last = records[0]["objective"], records[-1]["objective"]
+    if len(records) > 1:
+        rose = solver.promises_descent and _is_rise(solver, last, result.best_objective)
+        if options.tol > 0 and rose:
+            return Status.STALLED
+        if not solver.promises_descent and last - first > _DIVERGENCE_FACTOR * abs(first):
+            return Status.DIVERGED
+        before = records[-2]["objective"]
+        # Differences below the floor are rounding, and rounding never ends.
+        if options.tol > 0 and abs(before - last) <= max(options.tol * abs(before), solver.floor):
+            return Status.CONVERGED
+    if options.tol > 0 and last <= solver.floor:
+        return Status.CONVERGED
+    if result.history.n_iter >= options.max_iter:
+        return Status.MAX_ITER
+    if options.time_budget is not None and seconds >= options.time_budget:
+        return Status.TIME_BUDGET
+    return None
+
+
+def _is_rise(solver: Solver[Any], objective: float, best: float) -> bool:
+    return objective > best + _CLEAR_OF_ROUNDING * solver.floor
+
+
+def _stopped_by_callback(solver: Solver[Any], result: FitResult[Any], options: FitOptions) -> bool:
+    history = result.history
+    news = Iteration(
+        solver.name, history.n_iter, history.objective[-1], history.seconds, result.last, history
+    )
+    # Every callback hears of every iteration, also of the one at which another asks to stop.
+    return True in [callback(news) is True for callback in options.callbacks]

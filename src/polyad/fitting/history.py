@@ -1,0 +1,88 @@
+"""What happened during a fit, iteration by iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from polyad.exceptions import MissingPackageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pandas as pd
+
+
+class History:
+    """The record of a fit: one row for the start (iteration 0) and one per iteration.
+
+    Parameters
+    ----------
+    records : sequence of dict, optional
+        Rows to begin with, each with at least ``iteration``, ``objective`` and ``seconds``.
+    """
+
+    def __init__(self, records: Sequence[dict[str, float]] = ()) -> None:
+        self.records: list[dict[str, float]] = [dict(record) for record in records]
+
+    def append(self, objective: float, seconds: float, **diagnostics: float) -> None:
+        """Add the next iteration."""
+        iteration = len(self.records)
+        self.records.append(
+            {"iteration": iteration, "objective": objective, "seconds": seconds, **diagnostics}
+        )
+
+    @property
+    def objective(self) -> list[float]:
+        """The objective at the start and after each iteration."""
+        return [record["objective"] for record in self.records]
+
+    @property
+    def n_iter(self) -> int:
+        """The number of iterations done."""
+        return max(0, len(self.records) - 1)
+
+    @property
+    def seconds(self) -> float:
+        """The time that the iterations took, over all runs if the fit was resumed."""
+        return self.records[-1]["seconds"] if self.records else 0.0
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the history as a table with one row per iteration."""
+        import pandas as pd
+
+        return pd.DataFrame(self.records).astype({"iteration": int}).set_index("iteration")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the objective against the iteration and return the matplotlib axes.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Where to draw; a new figure by default.
+        """
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            message = "Plots need matplotlib: install it with pip install 'polyad[report]'."
+            raise MissingPackageError(message) from error
+        if ax is None:
+            ax = plt.figure().subplots()
+        ax.plot(self.objective, marker=".")
+        ax.set_xlabel("iteration")
+        ax.set_ylabel("objective")
+        # Only a positive objective with a wide range is readable on a logarithmic axis.
+        if min(self.objective) > 0 and max(self.objective) > 10 * min(self.objective):
+            ax.set_yscale("log")
+        return ax
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[dict[str, float]]:
+        return iter(self.records)
+
+    def __repr__(self) -> str:
+        if not self.records:
+            return "History(empty)"
+        first, last = self.objective[0], self.objective[-1]
+        return f"History({self.n_iter} iterations, objective {first:.6g} -> {last:.6g})"

@@ -1,0 +1,146 @@
+"""Several starts, the best one kept, all of it resumable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from polyad.exceptions import Status
+from polyad.fitting.checkpoint import CheckpointWriter, pack_result, unpack_result
+from polyad.fitting.driver import FitError, FitOptions, FitResult, Solver, begin, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from polyad.fitting.checkpoint import Checkpoint
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Resumable:
+    """Where a fit saves itself, and what makes it the same fit when it is started again."""
+
+    checkpoint: Checkpoint
+    identity: dict[str, Any]
+    state_type: type[Any]
+
+
+def fit_best(
+    solver: Solver[S],
+    start: Callable[[int, int], S],
+    seeds: Sequence[int],
+    options: FitOptions,
+    *,
+    resumable: Resumable | None = None,
+) -> FitResult[S]:
+    """Fit once for each seed and return the fit with the lowest objective.
+
+    Parameters
+    ----------
+    solver : Solver
+        The method.
+    start : callable
+        Makes the first state from the number of the restart and its seed.
+    seeds : sequence of int
+        One per restart. A resumed fit uses the seeds of its checkpoint.
+    options : FitOptions
+        When to stop. The time budget is shared by all restarts.
+    resumable : Resumable, optional
+        Where to save the running fit.
+    """
+    fit = _Restarts(solver, start, list(seeds), resumable)
+    fit.resume()
+    while fit.number < len(fit.seeds):
+        status = fit.run_current(options)
+        if status in (Status.INTERRUPTED, Status.TIME_BUDGET, Status.STOPPED):
+            break
+        fit.number += 1
+        fit.current = None
+    return fit.finished()
+
+
+class _Restarts:
+    """The restarts of one fit: which one is running, and the best so far."""
+
+    def __init__(
+        self,
+        solver: Solver[Any],
+        start: Callable[[int, int], Any],
+        seeds: list[int],
+        resumable: Resumable | None,
+    ) -> None:
+        self.solver = solver
+        self.start = start
+        self.seeds = seeds
+        self.number = 0
+        self.current: FitResult[Any] | None = None
+        self.best: FitResult[Any] | None = None
+        self.error: FitError
+        self.spent = 0.0
+        self.state_type = resumable.state_type if resumable else None
+        self.writer = (
+            CheckpointWriter(resumable.checkpoint, resumable.identity) if resumable else None
+        )
+
+    def resume(self) -> None:
+        """Take over what an earlier run saved."""
+        saved = self.writer.read() if self.writer else None
+        if saved is None:
+            return
+        self.seeds = [int(seed) for seed in saved["seeds"]]
+        self.number = int(saved["number"])
+        self.current = self._unpack(saved["current"])
+        self.best = self._unpack(saved["best"])
+
+    def run_current(self, options: FitOptions) -> Status | None:
+        """Run the restart whose turn it is, and keep it if it is the best."""
+        if self.current is None:
+            self.current = begin(self.solver, self.start(self.number, self.seeds[self.number]))
+        before = self.current.history.seconds
+        budget = None if options.time_budget is None else options.time_budget - self.spent
+        limited = FitOptions(
+            options.max_iter, options.tol, budget, options.callbacks, options.verbose
+        )
+        try:
+            run(self.solver, self.current, limited, save=self._save_if_due)
+        except FitError as error:
+            # A restart that broke down is no reason to throw away one that did not.
+            self.error = error
+            return Status.DIVERGED
+        self.spent += self.current.history.seconds - before
+        self._save()
+        if self.best is None or self.current.best_objective < self.best.best_objective:
+            self.best = self.current
+        return self.current.status
+
+    def finished(self) -> FitResult[Any]:
+        """Return the best restart, or raise the error of the last one if none went well."""
+        if self.best is None:
+            raise self.error
+        return self.best
+
+    def _save_if_due(self, result: FitResult[Any]) -> None:
+        if self.writer is not None and self.writer.due(result.history.n_iter):
+            self._save()
+
+    def _save(self) -> None:
+        if self.writer is None:
+            return
+        self.writer.write(
+            {
+                "seeds": self.seeds,
+                "number": self.number,
+                "current": None if self.current is None else pack_result(self.current),
+                "best": None if self.best is None else pack_result(self.best),
+            }
+        )
+
+    def _unpack(self, packed: dict[str, Any] | None) -> FitResult[Any] | None:
+        if packed is None or self.state_type is None:
+            return None
+        result = unpack_result(packed, self.state_type)
+        same = result.state is result.last
+        result.last = self.solver.adopt(result.last)
+        result.state = result.last if same else self.solver.adopt(result.state)
+        return result

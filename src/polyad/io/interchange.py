@@ -1,0 +1,142 @@
+"""To and from the objects of other packages.
+
+Going in, estimators accept most of these as they are. The other packages are optional: each is
+imported by the function that makes one of its objects.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+from scipy.sparse import coo_array
+
+from polyad.arrays import to_numpy
+from polyad.exceptions import InvalidTypeError, MissingPackageError
+from polyad.tensor.kruskal import KruskalTensor
+from polyad.tensor.labels import LabelledTensor
+from polyad.tensor.sparse import canonicalize
+from polyad.validation import as_tensor_input
+
+
+def to_tensorly(tensor: KruskalTensor) -> Any:
+    """Return a decomposition as a ``tensorly.cp_tensor.CPTensor``.
+
+    Parameters
+    ----------
+    tensor : KruskalTensor
+        For example ``model.kruskal_``.
+    """
+    cp_tensor = _package("tensorly.cp_tensor", "tensorly")
+    return cp_tensor.CPTensor((tensor.weights, list(tensor.factors)))
+
+
+def from_tensorly(cp_tensor: Any) -> KruskalTensor:
+    """Return a ``CPTensor`` of TensorLy, or any pair (weights, factors), as a KruskalTensor.
+
+    Parameters
+    ----------
+    cp_tensor : CPTensor
+        Weights of None count as ones.
+    """
+    weights, factors = cp_tensor
+    if weights is None:
+        weights = array_namespace(factors[0]).ones_like(factors[0][0, :])
+    return KruskalTensor(weights, factors)
+
+
+def to_pyttb(tensor: Any) -> Any:
+    """Return an object of pyttb: a ``ktensor``, ``sptensor`` or ``tensor``.
+
+    Parameters
+    ----------
+    tensor : KruskalTensor, sparse or dense tensor-like
+        What to convert. Names and labels are not kept: pyttb has none.
+    """
+    pyttb = _package("pyttb", "pyttb")
+    if isinstance(tensor, KruskalTensor):
+        factors = [np.asfortranarray(to_numpy(factor)) for factor in tensor.factors]
+        return pyttb.ktensor(factors, to_numpy(tensor.weights))
+    given = as_tensor_input(tensor, allow_nan=True)
+    if not given.is_sparse:
+        return pyttb.tensor(to_numpy(given.data), shape=given.shape)
+    sparse = canonicalize(given.data)
+    subscripts = np.stack([np.asarray(row, dtype=np.int64) for row in sparse.coords], axis=1)
+    return pyttb.sptensor(subscripts, sparse.data[:, None], shape=given.shape)
+
+
+def from_pyttb(tensor: Any) -> Any:
+    """Return a pyttb object as a KruskalTensor, an n-D ``coo_array`` or an array.
+
+    Parameters
+    ----------
+    tensor : pyttb.ktensor, sptensor or tensor
+        What to convert.
+    """
+    if hasattr(tensor, "factor_matrices") and hasattr(tensor, "weights"):
+        return KruskalTensor(np.asarray(tensor.weights), tensor.factor_matrices)
+    return as_tensor_input(tensor, allow_nan=True).data
+
+
+def to_sparse(tensor: Any) -> Any:
+    """Return a sparse tensor as a ``sparse.COO`` of pydata/sparse.
+
+    Parameters
+    ----------
+    tensor : sparse tensor-like
+        For example an n-D ``coo_array`` or a sparse LabelledTensor.
+    """
+    sparse = _package("sparse", "sparse")
+    data = _sparse_data(tensor)
+    return sparse.COO(np.stack(data.coords), data.data, shape=data.shape)
+
+
+def from_sparse(tensor: Any) -> coo_array:
+    """Return a ``sparse.COO`` of pydata/sparse as an n-D ``coo_array``.
+
+    Parameters
+    ----------
+    tensor : sparse.COO or GCXS
+        With the fill value zero.
+    """
+    return _sparse_data(tensor)
+
+
+def to_xarray(tensor: LabelledTensor) -> Any:
+    """Return a labelled tensor as an ``xarray.DataArray``. Sparse data becomes ``sparse.COO``.
+
+    Parameters
+    ----------
+    tensor : LabelledTensor
+        Modes become dimensions and labels become coordinates.
+    """
+    return tensor.to_xarray()
+
+
+def from_xarray(array: Any) -> LabelledTensor:
+    """Return an ``xarray.DataArray`` as a labelled tensor.
+
+    Parameters
+    ----------
+    array : xarray.DataArray
+        Dimensions become modes and coordinates become labels.
+    """
+    return LabelledTensor.from_xarray(array)
+
+
+def _sparse_data(tensor: Any) -> coo_array:
+    data = as_tensor_input(tensor).data
+    if not isinstance(data, coo_array):
+        message = f"A sparse tensor is needed; a dense {type(tensor).__name__} was given."
+        raise InvalidTypeError(message)
+    return canonicalize(data)
+
+
+def _package(module: str, name: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        message = f"This needs the package {name}: pip install {name}."
+        raise MissingPackageError(message) from error

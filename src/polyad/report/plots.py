@@ -1,0 +1,128 @@
+"""Pictures of a fitted decomposition. Functions return figures and do no mathematics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from polyad.arrays import to_numpy
+from polyad.exceptions import InvalidInputError, MissingPackageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polyad.base import TensorEstimator
+
+# The report is read on light paper; both hues are told apart by every kind of colour vision.
+_POSITIVE, _NEGATIVE = "#2c6fbb", "#c8553d"
+_MAX_POINTS = 2000
+
+
+def plot_components(
+    model: TensorEstimator,
+    *,
+    modes: Sequence[int | str] | None = None,
+    max_components: int = 10,
+    top: int = 8,
+) -> Any:
+    """Draw one row of panels per component, one panel per mode.
+
+    A labelled mode shows its leading labels as bars; a mode without labels shows the whole column
+    as a line. The samples are left out unless asked for.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        What to draw.
+    modes : sequence of int or str, optional
+        The modes to draw; all but the samples by default.
+    max_components : int
+        Draw at most so many, those of largest weight.
+    top : int
+        How many labels a panel shows.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    check_is_fitted(model)
+    figure_class = _figure_class()
+    n_modes = len(model.factors_)
+    chosen = [model._mode_number(mode) for mode in (range(1, n_modes) if modes is None else modes)]
+    if not chosen or max_components < 1:
+        message = "Nothing to draw: give at least one mode and max_components of 1 or more."
+        raise InvalidInputError(message)
+    weights = to_numpy(model.weights_)
+    shown = leading_components(model, max_components)
+    size = (4.2 * len(chosen), 1.9 * len(shown) + 0.5)
+    figure = figure_class(figsize=size, layout="constrained")
+    panels = figure.subplots(len(shown), len(chosen), squeeze=False)
+    for row, r in zip(panels, shown, strict=True):
+        for panel, mode in zip(row, chosen, strict=True):
+            _draw_column(panel, model, r, mode, top)
+        row[0].set_ylabel(f"component {r}\nweight {weights[r]:.3g}", fontsize=9)
+    for panel, mode in zip(panels[0], chosen, strict=True):
+        panel.set_title(_shorten(mode_title(model, mode)))
+    return figure
+
+
+def plot_history(model: TensorEstimator) -> Any:
+    """Draw the objective of a fit.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        What to draw.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    figure = _figure_class()(figsize=(5.5, 3.0), layout="constrained")
+    model.history_.plot(figure.subplots())
+    return figure
+
+
+def leading_components(model: TensorEstimator, max_components: int) -> list[int]:
+    """Return the components of largest weight, in their own order."""
+    largest = np.argsort(-to_numpy(model.weights_), kind="stable")[:max_components]
+    return sorted(int(r) for r in largest)
+
+
+def mode_title(model: TensorEstimator, mode: int) -> str:
+    """Return the name of a mode, or its number."""
+    return f"mode {mode}" if model.modes_ is None else model.modes_[mode]
+
+
+def _draw_column(panel: Any, model: TensorEstimator, component: int, mode: int, top: int) -> None:
+    if model.labels_[mode] is None:
+        column = to_numpy(model.factors_[mode])[:, component]
+        # More points than pixels only make the file large.
+        step = max(1, len(column) // _MAX_POINTS)
+        panel.plot(np.arange(0, len(column), step), column[::step], color=_POSITIVE, linewidth=1.2)
+        panel.axhline(0, color="0.7", linewidth=0.8, zorder=0)
+        return
+    leading = model.top(component, mode, top).iloc[::-1]
+    values = leading.to_numpy()
+    positions = np.arange(len(values))
+    panel.barh(positions, values, color=np.where(values < 0, _NEGATIVE, _POSITIVE))
+    panel.set_yticks(positions, [_shorten(str(label)) for label in leading.index], fontsize=7)
+    panel.axvline(0, color="0.7", linewidth=0.8)
+
+
+def _shorten(text: str, width: int = 34) -> str:
+    text = text if len(text) <= width else text[: width - 1] + "…"
+    # A dollar sign would begin a formula.
+    return text.replace("$", r"\$")
+
+
+def _figure_class() -> Any:
+    """Return matplotlib's Figure, which draws without any window system."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        message = "Plots need matplotlib: install it with pip install 'polyad[report]'."
+        raise MissingPackageError(message) from error
+    return Figure

@@ -1,0 +1,474 @@
+"""Numba kernels of sparse tensors: sorting, MTTKRP, values of a model, row-wise least squares.
+
+Arrays come in, output arrays are filled. No kernel starts threads: each works on a block that
+:func:`polyad.threads.run_blocks` hands it, without the interpreter lock.
+
+Row indices are unsigned, because Numba gives every signed index a test for negative values, and
+bounds are signed 64-bit, because unsigned and signed integers add up to floats.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numba.np.numpy_support import carray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+# The most components a kernel takes at once: the length of its buffers on the stack.
+WIDTH = 128
+# Points of a model, or observations of a row, that are multiplied out together.
+_BATCH = 64
+# A pivot below this part of the largest diagonal entry counts as zero, and the matrix is then
+# shifted by this part of its mean eigenvalue. Rounding puts about 1e-16 of the right-hand side
+# into directions that the data does not determine: divided by 1e-10 they are 1e-6 of the answer,
+# which is nearly that of least norm, and the sum of squares is above its least value by 1e-10.
+_SINGULAR = 1e-10
+
+
+class Pieces(NamedTuple):
+    """The nonzeros of a tensor, cut for the MTTKRP of one mode.
+
+    A fibre is a set of nonzeros that differ in the inner mode only. Each is cut into quads of
+    four nonzeros, which share one product with the rows of the middle modes, and up to three
+    singles. Loops over equal pieces have no unpredictable branches, and four at a time make up
+    for the start of the loop over the columns.
+    """
+
+    quads: NDArray[Any]
+    """(n_quads, n_middle + 4): the indices in the middle modes, then four in the inner mode."""
+    quad_values: NDArray[Any]
+    """(n_quads, 4)."""
+    singles: NDArray[Any]
+    """(n_singles, n_middle + 1): the indices in the middle modes, then one in the inner mode."""
+    single_values: NDArray[Any]
+    """(n_singles,)."""
+
+
+class Spans(NamedTuple):
+    """Consecutive pieces that are summed into one row of the output."""
+
+    bounds: NDArray[np.int64]
+    """(n_spans + 1, 2): the first quad and the first single of each span."""
+    targets: NDArray[np.int64]
+    """(n_spans,): the row of the output."""
+
+
+def kernel(function: Function) -> Function:
+    """Compile a function that runs without the interpreter lock, and keep its type.
+
+    The compiler may fuse multiplications with additions and regroup sums, the same way in each
+    call; infinities and NaN keep their meaning.
+    """
+    options = {"contract", "nsz", "reassoc"}
+    compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=options)(function)
+    return cast("Function", compiled)
+
+
+def _stack_memory(_typing_context: Any, like: Any) -> Any:
+    """Tell Numba how to reserve WIDTH numbers of the type of an array on the stack."""
+    pointer: Any = types.CPointer
+    reserve: Any = cgutils.alloca_once
+
+    def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
+        return reserve(builder, context.get_data_type(like.dtype), size=WIDTH)
+
+    return pointer(like.dtype)(like), generate
+
+
+# LLVM knows that no array overlaps memory on the stack. With sums elsewhere, each short loop over
+# the components first compares the addresses of all arrays: a quarter of the time at 16.
+_on_stack: Any = intrinsic(_stack_memory)
+
+
+@kernel
+def is_sorted(coords: NDArray[Any]) -> bool:
+    """Tell whether coordinates (n_modes, n_nonzeros) strictly increase lexicographically."""
+    n_modes, n_nonzeros = coords.shape
+    for p in range(1, n_nonzeros):
+        k = 0
+        while k < n_modes and coords[k, p] == coords[k, p - 1]:
+            k += 1
+        if k == n_modes or coords[k, p] < coords[k, p - 1]:
+            return False
+    return True
+
+
+@kernel
+def sort_by_digit(
+    keys: NDArray[Any], order: NDArray[Any], shift: int, bits: int, result: NDArray[Any]
+) -> None:
+    """Sort an order of nonzeros, stably, by ``bits`` bits of their keys above ``shift``."""
+    starts = np.zeros((1 << bits) + 1, np.int64)
+    mask = (1 << bits) - 1
+    for p in range(keys.size):
+        starts[((keys[p] >> shift) & mask) + 1] += 1
+    for b in range(1 << bits):
+        starts[b + 1] += starts[b]
+    for p in range(order.size):
+        digit = (keys[order[p]] >> shift) & mask
+        result[starts[digit]] = order[p]
+        starts[digit] += 1
+
+
+@kernel
+def merge_duplicates(coords: NDArray[Any], values: NDArray[Any]) -> int:
+    """Sum sorted entries that have the same coordinates, in place; return how many are left."""
+    n_modes, n_nonzeros = coords.shape
+    last = -1
+    total = 0.0  # in float64, whatever the type of the values
+    for p in range(n_nonzeros):
+        k = 0
+        while last >= 0 and k < n_modes and coords[k, p] == coords[k, last]:
+            k += 1
+        if k == n_modes:
+            total += values[p]
+        else:
+            last += 1
+            total = np.float64(values[p])
+            for mode in range(n_modes):
+                coords[mode, last] = coords[mode, p]
+        values[last] = total
+    return last + 1
+
+
+@kernel
+def count_cells(coords: NDArray[Any], inner: int, table: NDArray[np.bool_]) -> int:
+    """Return the number of cells of a hash table that the fibres along a mode fall into.
+
+    It grows with the number of fibres, at a tenth of the cost of sorting. The length of the
+    cleared table is a power of two.
+    """
+    shift = np.uint64(64 - np.int64(np.log2(table.size)))
+    n_cells = 0
+    for p in range(coords.shape[1]):
+        key = np.uint64(0)
+        for k in range(coords.shape[0]):
+            if k != inner:
+                key = (key ^ np.uint64(coords[k, p])) * np.uint64(0x9E3779B97F4A7C15)
+                key ^= key >> np.uint64(32)
+        cell = (key * np.uint64(0xD6E8FEB86659FD93)) >> shift
+        n_cells += not table[cell]
+        table[cell] = True
+    return n_cells
+
+
+@kernel
+def find_fibres(coords: NDArray[Any], starts: NDArray[np.int64]) -> int:
+    """Write where sorted coordinates change, then their number; return how many fibres begin."""
+    n_modes, n_nonzeros = coords.shape
+    n_fibres = 0
+    for p in range(n_nonzeros):
+        k = 0
+        while p > 0 and k < n_modes and coords[k, p] == coords[k, p - 1]:
+            k += 1
+        if k < n_modes:
+            starts[n_fibres] = p
+            n_fibres += 1
+    starts[n_fibres] = n_nonzeros
+    return n_fibres
+
+
+@kernel
+def cut_fibres(
+    middle: NDArray[Any],
+    inner: NDArray[Any],
+    values: NDArray[Any],
+    starts: NDArray[np.int64],
+    pieces: Pieces,
+) -> None:
+    """Fill the quads and singles of fibres, from coordinates and values in the order of these."""
+    n_middle = pieces.singles.shape[1] - 1
+    quad = 0
+    single = 0
+    for f in range(starts.size - 1):
+        p = starts[f]
+        while p + 4 <= starts[f + 1]:
+            for k in range(middle.shape[0]):
+                pieces.quads[quad, k] = middle[k, p]
+            for u in range(4):
+                pieces.quads[quad, n_middle + u] = inner[p + u]
+                pieces.quad_values[quad, u] = values[p + u]
+            quad += 1
+            p += 4
+        while p < starts[f + 1]:
+            for k in range(middle.shape[0]):
+                pieces.singles[single, k] = middle[k, p]
+            pieces.singles[single, n_middle] = inner[p]
+            pieces.single_values[single] = values[p]
+            single += 1
+            p += 1
+
+
+@kernel
+def mttkrp_spans(
+    pieces: Pieces,
+    spans: Spans,
+    block: tuple[int, int],
+    factors: tuple[NDArray[Any], ...],
+    out: NDArray[Any],
+) -> None:
+    """Write the sums of a block of spans, for one middle factor and the inner one."""
+    quads, quad_values, singles, single_values = pieces
+    middle, inner = factors
+    total = carray(_on_stack(single_values), WIDTH)
+    n_components = out.shape[1]
+    for s in range(block[0], block[1]):
+        for r in range(n_components):
+            total[r] = 0
+        for q in range(spans.bounds[s, 0], spans.bounds[s + 1, 0]):
+            m = quads[q, 0]
+            j0, j1, j2, j3 = quads[q, 1], quads[q, 2], quads[q, 3], quads[q, 4]
+            x0, x1 = quad_values[q, 0], quad_values[q, 1]
+            x2, x3 = quad_values[q, 2], quad_values[q, 3]
+            for r in range(n_components):
+                total[r] += middle[m, r] * (
+                    (x0 * inner[j0, r] + x1 * inner[j1, r])
+                    + (x2 * inner[j2, r] + x3 * inner[j3, r])
+                )
+        p = spans.bounds[s, 1]
+        end = spans.bounds[s + 1, 1]
+        while p + 4 <= end:
+            m0, m1, m2, m3 = singles[p, 0], singles[p + 1, 0], singles[p + 2, 0], singles[p + 3, 0]
+            j0, j1, j2, j3 = singles[p, 1], singles[p + 1, 1], singles[p + 2, 1], singles[p + 3, 1]
+            x0, x1 = single_values[p], single_values[p + 1]
+            x2, x3 = single_values[p + 2], single_values[p + 3]
+            for r in range(n_components):
+                total[r] += (
+                    x0 * middle[m0, r] * inner[j0, r] + x1 * middle[m1, r] * inner[j1, r]
+                ) + (x2 * middle[m2, r] * inner[j2, r] + x3 * middle[m3, r] * inner[j3, r])
+            p += 4
+        while p < end:
+            m0, j0, x0 = singles[p, 0], singles[p, 1], single_values[p]
+            for r in range(n_components):
+                total[r] += x0 * middle[m0, r] * inner[j0, r]
+            p += 1
+        for r in range(n_components):
+            out[spans.targets[s], r] = total[r]
+
+
+@kernel
+def mttkrp_deep_spans(
+    pieces: Pieces,
+    spans: Spans,
+    block: tuple[int, int],
+    factors: tuple[NDArray[Any], ...],
+    out: NDArray[Any],
+) -> None:
+    """Write the sums of a block of spans, for any number of middle factors and the inner one.
+
+    The rows of ``out`` are zero before.
+    """
+    quads, quad_values, singles, single_values = pieces
+    term = carray(_on_stack(single_values), WIDTH)
+    n_middle = len(factors) - 1
+    inner = factors[n_middle]
+    n_components = out.shape[1]
+    for s in range(block[0], block[1]):
+        target = spans.targets[s]
+        for q in range(spans.bounds[s, 0], spans.bounds[s + 1, 0]):
+            j0, j1 = quads[q, n_middle], quads[q, n_middle + 1]
+            j2, j3 = quads[q, n_middle + 2], quads[q, n_middle + 3]
+            x0, x1 = quad_values[q, 0], quad_values[q, 1]
+            x2, x3 = quad_values[q, 2], quad_values[q, 3]
+            for r in range(n_components):
+                term[r] = (x0 * inner[j0, r] + x1 * inner[j1, r]) + (
+                    x2 * inner[j2, r] + x3 * inner[j3, r]
+                )
+            for k in range(n_middle):
+                factor, m = factors[k], quads[q, k]
+                for r in range(n_components):
+                    term[r] *= factor[m, r]
+            for r in range(n_components):
+                out[target, r] += term[r]
+        for p in range(spans.bounds[s, 1], spans.bounds[s + 1, 1]):
+            j, x = singles[p, n_middle], single_values[p]
+            for r in range(n_components):
+                term[r] = x * inner[j, r]
+            for k in range(n_middle):
+                factor, m = factors[k], singles[p, k]
+                for r in range(n_components):
+                    term[r] *= factor[m, r]
+            for r in range(n_components):
+                out[target, r] += term[r]
+
+
+@kernel
+def kruskal_values_3(
+    factors: tuple[NDArray[Any], ...],
+    coords: NDArray[Any],
+    block: tuple[int, int],
+    out: NDArray[Any],
+) -> None:
+    """Write the values of a model of three modes at a block of points of coords (3, n_points)."""
+    A, B, C = factors
+    for p in range(block[0], block[1]):
+        i, j, k = coords[0, p], coords[1, p], coords[2, p]
+        total = out.dtype.type(0)
+        for r in range(A.shape[1]):
+            total += A[i, r] * B[j, r] * C[k, r]
+        out[p] = total
+
+
+@kernel
+def kruskal_values_n(
+    factors: tuple[NDArray[Any], ...],
+    coords: NDArray[Any],
+    block: tuple[int, int],
+    out: NDArray[Any],
+) -> None:
+    """Write the values of a model at a block of points of coords (n_modes, n_points)."""
+    n_components = factors[0].shape[1]
+    terms = np.empty((_BATCH, n_components), out.dtype)
+    for start in range(block[0], block[1], _BATCH):
+        n_points = min(_BATCH, block[1] - start)
+        terms[:] = 1
+        for k in range(len(factors)):
+            factor = factors[k]
+            for q in range(n_points):
+                i = coords[k, start + q]
+                for r in range(n_components):
+                    terms[q, r] *= factor[i, r]
+        for q in range(n_points):
+            total = out.dtype.type(0)
+            for r in range(n_components):
+                total += terms[q, r]
+            out[start + q] = total
+
+
+@kernel
+def _factorize(normal: NDArray[np.float64], shift: float, factor: NDArray[np.float64]) -> bool:
+    """Write the Cholesky factor of ``normal + shift I``; False if a pivot is nearly zero."""
+    n = factor.shape[0]
+    largest = 0.0
+    for i in range(n):
+        for j in range(i + 1):
+            factor[i, j] = normal[i, j]
+        factor[i, i] += shift
+        largest = max(largest, factor[i, i])
+    least = largest * _SINGULAR if shift == 0 else 0.0
+    for i in range(n):
+        for j in range(i + 1):
+            total = factor[i, j]
+            for k in range(j):
+                total -= factor[i, k] * factor[j, k]
+            if j < i:
+                factor[i, j] = total / factor[j, j]
+            elif total > least:
+                factor[i, i] = np.sqrt(total)
+            else:
+                return False
+    return True
+
+
+@kernel
+def _solve_normal(normal: NDArray[np.float64], factor: NDArray[np.float64]) -> None:
+    """Solve the normal equations whose right-hand side is the next row; write it there.
+
+    The answer is nearly that of least norm.
+    """
+    n = factor.shape[0]
+    right = normal[n]
+    trace = 0.0
+    for i in range(n):
+        trace += normal[i, i]
+    solved = _factorize(normal, 0.0, factor)
+    shift = _SINGULAR * trace / n
+    while not solved and 0.0 < shift < trace:
+        solved = _factorize(normal, shift, factor)
+        shift *= 100
+    if not solved:
+        # Nothing but zeros has the solution zero; what is not finite stays visible.
+        right[:] = 0.0 if trace == 0 else np.nan
+        return
+    for i in range(n):
+        total = right[i]
+        for k in range(i):
+            total -= factor[i, k] * right[k]
+        right[i] = total / factor[i, i]
+    for i in range(n - 1, -1, -1):
+        right[i] /= factor[i, i]
+        for k in range(i):
+            right[k] -= factor[i, k] * right[i]
+
+
+@kernel
+def solve_observed_rows(
+    work: tuple[Pieces, Spans],
+    block: tuple[int, int],
+    factors: tuple[NDArray[Any], ...],
+    ridge: float,
+    out: NDArray[Any],
+) -> None:
+    """Write the least-squares solutions of a block of rows over their nonzeros.
+
+    ``factors`` are those of the middle modes and then the inner one. Sums and solutions are in
+    float64 for any type of the data.
+    """
+    pieces, rows = work
+    quads, quad_values, singles, single_values = pieces
+    inner = len(factors) - 1
+    n = out.shape[1]
+    # The values are one more column of the regression: the products give the right-hand side too.
+    size = n + 2 - n % 2
+    normal = np.empty((size, size))
+    factor = np.empty((n, n))
+    # Eight more numbers to a line, so that a column does not fall into a few sets of the cache.
+    batch = np.zeros((size, _BATCH + 8))
+    row = np.empty(n)
+    for s in range(block[0], block[1]):
+        normal[:] = 0.0
+        quad, single = rows.bounds[s, 0], rows.bounds[s, 1]
+        n_in_quads = 4 * (rows.bounds[s + 1, 0] - quad)
+        n_nonzeros = n_in_quads + rows.bounds[s + 1, 1] - single
+        for start in range(0, n_nonzeros, _BATCH):
+            n_filled = min(_BATCH, n_nonzeros - start)
+            for b in range(n_filled):
+                p = start + b
+                in_quad = p < n_in_quads
+                q, u = quad + p // 4, p % 4
+                t = single + p - n_in_quads
+                batch[n, b] = quad_values[q, u] if in_quad else single_values[t]
+                i = quads[q, inner + u] if in_quad else singles[t, inner]
+                matrix = factors[inner]
+                for r in range(n):
+                    row[r] = matrix[i, r]
+                for k in range(inner):
+                    i = quads[q, k] if in_quad else singles[t, k]
+                    matrix = factors[k]
+                    for r in range(n):
+                        row[r] *= matrix[i, r]
+                for r in range(n):
+                    batch[r, b] = row[r]
+            _add_products(batch, n_filled, normal)
+        for r in range(n):
+            normal[r, r] += ridge
+        _solve_normal(normal, factor)
+        for r in range(n):
+            out[rows.targets[s], r] = normal[n, r]
+
+
+@kernel
+def _add_products(batch: NDArray[np.float64], n_filled: int, normal: NDArray[np.float64]) -> None:
+    """Add ``batch @ batch.T`` to the lower triangle, by twos: a load serves two products."""
+    for i in range(0, normal.shape[0], 2):
+        for j in range(0, i + 1, 2):
+            a, b, c, d = 0.0, 0.0, 0.0, 0.0
+            for k in range(n_filled):
+                a += batch[i, k] * batch[j, k]
+                b += batch[i, k] * batch[j + 1, k]
+                c += batch[i + 1, k] * batch[j, k]
+                d += batch[i + 1, k] * batch[j + 1, k]
+            normal[i, j] += a
+            normal[i, j + 1] += b
+            normal[i + 1, j] += c
+            normal[i + 1, j + 1] += d

@@ -1,0 +1,331 @@
+"""Long tables: one row per entry, one column per mode, perhaps a column of values.
+
+pandas and polars tables are read alike. polars is recognised by its module name and never
+imported. Cost: one hash pass over each label column and one sort of the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.tensor.entries import summed_coo
+from polyad.tensor.label_values import (
+    Unknown,
+    as_labels,
+    as_mode_names,
+    check_unknown,
+    find_labels,
+    handle_unknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+    from scipy.sparse import coo_array
+
+    from polyad.tensor.entries import Entries
+
+Duplicates = Literal["sum", "count", "error"]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column as pandas sees it, and its type as the user's library names it."""
+
+    name: str
+    series: pd.Series[Any]
+    dtype: str
+
+
+def read_long_table(
+    frame: object,
+    *,
+    modes: Sequence[str],
+    value: str | None,
+    duplicates: Duplicates,
+    labels: Mapping[str, ArrayLike],
+    unknown: Unknown,
+    dtype: DTypeLike | None,
+) -> tuple[coo_array[Any, Any], list[NDArray[Any]]]:
+    """Return the sparse tensor of a long table and the labels of each mode.
+
+    The parameters are those of :meth:`polyad.tensor.labels.LabelledTensor.from_frame`.
+    """
+    modes = as_mode_names(modes)
+    _check_request(modes, value, duplicates, labels, unknown)
+    columns = _columns(frame, [*modes, *([] if value is None else [value])])
+    n_rows = len(columns[0].series)
+    if n_rows == 0:
+        message = "The table has no rows. Give at least one row, or build the tensor from an array."
+        raise InvalidInputError(message)
+    values = np.ones(n_rows) if value is None else _values(columns.pop())
+    codes, mode_labels = [], []
+    for column in columns:
+        mode_codes, found = _encode(column)
+        if column.name in labels:
+            wanted = as_labels(labels[column.name], name=column.name)
+            mode_codes = _look_up(mode_codes, found, wanted, name=column.name, unknown=unknown)
+            found = wanted
+        codes.append(mode_codes)
+        mode_labels.append(found)
+    rows = np.arange(n_rows)
+    if labels:
+        # Only given labels can be unknown.
+        rows = np.flatnonzero(np.logical_and.reduce([c >= 0 for c in codes]))
+        if len(rows) == 0:
+            message = (
+                "No row of the table has labels that are all known, so nothing is left. Check "
+                "that the table and the given labels use the same spelling and type."
+            )
+            raise InvalidInputError(message)
+        codes, values = [c[rows] for c in codes], values[rows]
+    shape = tuple(len(found) for found in mode_labels)
+    tensor = summed_coo(codes, values, shape)
+    if duplicates == "error" and tensor.nnz < len(values):
+        raise _duplicates_error(codes, rows)
+    return _with_dtype(tensor, dtype, default=values.dtype), mode_labels
+
+
+def write_long_table(
+    data: Entries,
+    modes: Sequence[str],
+    labels: Sequence[NDArray[Any] | None],
+    *,
+    value: str,
+) -> pd.DataFrame:
+    """Return one row for each stored entry, or for each entry of a dense array.
+
+    Labels become Categoricals, whose codes are the coordinates: nothing is spelled out.
+    """
+    import pandas as pd
+
+    if value in modes:
+        message = f"The value column cannot be named {value!r}: a mode has that name."
+        raise InvalidInputError(message)
+    if isinstance(data, np.ndarray):
+        coords: Sequence[NDArray[Any]] = np.unravel_index(np.arange(data.size), data.shape)
+        values = data.ravel()
+    else:
+        coords, values = data.coords, data.data
+    columns: dict[str, Any] = {}
+    for name, own, codes in zip(modes, labels, coords, strict=True):
+        columns[name] = codes
+        if own is not None:
+            columns[name] = pd.Categorical.from_codes(codes, categories=pd.Index(own))
+    return pd.DataFrame({**columns, value: values}, copy=True)
+
+
+def _check_request(
+    modes: Sequence[str],
+    value: str | None,
+    duplicates: str,
+    labels: Mapping[str, ArrayLike],
+    unknown: str,
+) -> None:
+    if value in modes:
+        message = (
+            f"Column {value!r} is both a mode and the value. Give value=None to count rows, or "
+            "name another column."
+        )
+        raise InvalidInputError(message)
+    if duplicates not in ("sum", "count", "error"):
+        message = f"duplicates={duplicates!r} has no meaning; give 'sum', 'count' or 'error'."
+        raise InvalidInputError(message)
+    if duplicates == "count" and value is not None:
+        message = (
+            f"duplicates='count' counts rows and would ignore the column value={value!r}. Give "
+            "value=None to count, or duplicates='sum' to add up the values."
+        )
+        raise InvalidInputError(message)
+    check_unknown(unknown)
+    strangers = [name for name in labels if name not in modes]
+    if strangers:
+        message = f"labels are given for {strangers}, which are not among modes={list(modes)}."
+        raise InvalidInputError(message)
+
+
+def _columns(frame: object, names: Sequence[str]) -> list[_Column]:
+    """Take the named columns out of a pandas or polars table."""
+    import pandas as pd
+
+    table: Any = frame
+    from_polars = type(frame).__module__.partition(".")[0] == "polars"
+    if from_polars and type(frame).__name__ == "LazyFrame":
+        message = "A polars LazyFrame has no rows yet. Give frame.collect()."
+        raise InvalidTypeError(message)
+    if not isinstance(frame, pd.DataFrame) and not (from_polars and hasattr(frame, "columns")):
+        message = (
+            f"frame must be a pandas or polars DataFrame, got {type(frame).__name__}. Convert "
+            "it first, for example pandas.DataFrame(frame)."
+        )
+        raise InvalidTypeError(message)
+    available = list(table.columns)
+    absent = [name for name in names if name not in available]
+    if absent:
+        message = f"The table has no column {absent[0]!r}; it has {available}."
+        if not from_polars and absent[0] in table.index.names:
+            message += " It is in the index: give frame.reset_index()."
+        raise InvalidInputError(message)
+    repeated = [name for name in names if available.count(name) > 1]
+    if repeated:
+        message = f"The table has more than one column {repeated[0]!r}. Rename or drop one."
+        raise InvalidInputError(message)
+    if from_polars:
+        return [_from_polars(name, table[name]) for name in names]
+    return [_Column(name, table[name], str(table[name].dtype)) for name in names]
+
+
+def _from_polars(name: str, series: Any) -> _Column:
+    """Convert one polars column by way of NumPy, so that pyarrow is not needed."""
+    import pandas as pd
+
+    dtype = series.dtype
+    if getattr(dtype, "time_zone", None) is not None:
+        message = (
+            f"Column {name!r} is of type {dtype}. Labels are dates without time zone: convert "
+            f'it with pl.col("{name}").dt.replace_time_zone(None).'
+        )
+        raise InvalidTypeError(message)
+    kind = str(dtype).partition("(")[0]
+    if kind in {"Enum", "String", "Categorical"}:
+        # Encoded by polars, which is many times faster than making a Python text of each cell.
+        # The order of its text is that of code points, as in NumPy.
+        text = series.cast(str)
+        known = dtype.categories if kind == "Enum" else text.drop_nulls().unique().sort()
+        codes = np.full(len(text), -1)
+        if len(known):
+            codes = text.replace_strict(known, np.arange(len(known)), default=-1).to_numpy()
+        column = pd.Series(pd.Categorical.from_codes(codes, categories=known.to_list()))
+    elif kind == "Decimal" or (kind == "Boolean" and series.null_count()):
+        # NumPy would hold these as objects; as floats they are numbers and nulls become NaN.
+        column = pd.Series(series.cast(float).to_numpy())
+    else:
+        column = pd.Series(series.to_numpy())
+    return _Column(name, column, str(dtype))
+
+
+def _values(column: _Column) -> NDArray[Any]:
+    """Return the value column as floats, all finite."""
+    import pandas as pd
+
+    series = column.series
+    if not pd.api.types.is_numeric_dtype(series) or pd.api.types.is_complex_dtype(series):
+        message = (
+            f"The value column {column.name!r} has dtype {column.dtype}, which is not a real "
+            "number. Convert it to numbers, or give value=None to count rows."
+        )
+        raise InvalidTypeError(message)
+    single = str(series.dtype).lower() in {"float32", "float[pyarrow]"}
+    values = series.to_numpy(dtype=np.float32 if single else np.float64, na_value=np.nan)
+    bad = ~np.isfinite(values)
+    if bad.any():
+        message = (
+            f"The value column {column.name!r} is missing or infinite in {bad.sum()} rows, the "
+            f"first is row {bad.argmax()} (counting from 0). Drop these rows to treat the "
+            "entries as absent, or fill in a number."
+        )
+        raise InvalidInputError(message)
+    return values
+
+
+def _encode(column: _Column) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the label number of each row and the labels: sorted, or a category's own order."""
+    import pandas as pd
+
+    series = column.series
+    categorical = isinstance(series.dtype, pd.CategoricalDtype)
+    codes: NDArray[Any]
+    if categorical:
+        codes, found = series.cat.codes.to_numpy(), series.cat.categories
+    else:
+        if pd.api.types.is_object_dtype(series.dtype):
+            # Before hashing, which takes True and 1 for the same label.
+            kind = pd.api.types.infer_dtype(series, skipna=True)
+            if kind in {"mixed", "mixed-integer"}:
+                raise _unsortable(column)
+        elif getattr(series.dtype, "storage", "") == "python":
+            # The text type of pandas without pyarrow wraps objects; unwrapped, it hashes
+            # in half the time.
+            series = pd.Series(series.to_numpy(), dtype=object)
+        codes, found = pd.factorize(series)
+    missing = codes < 0
+    if missing.any():
+        message = (
+            f"Column {column.name!r} has no label in {missing.sum()} rows, the first is row "
+            f"{missing.argmax()} (counting from 0). Drop these rows with dropna/drop_nulls, or "
+            "give them a label of their own, for example 'unknown'."
+        )
+        raise InvalidInputError(message)
+    labels = as_labels(found, name=column.name)
+    if categorical:
+        return codes, labels
+    order = np.argsort(labels, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank[codes], labels[order]
+
+
+def _unsortable(column: _Column) -> InvalidTypeError:
+    types = sorted({type(x).__name__ for x in column.series.dropna().iloc[:100_000]})
+    message = (
+        f"Column {column.name!r} holds values of types {types}, which cannot be sorted as "
+        f"labels. Convert it to text: frame[{column.name!r}].astype(str)."
+    )
+    return InvalidTypeError(message)
+
+
+def _look_up(
+    codes: NDArray[Any],
+    found: NDArray[Any],
+    wanted: NDArray[Any],
+    *,
+    name: str,
+    unknown: Unknown,
+) -> NDArray[np.intp]:
+    """Renumber the rows by the wanted labels, -1 where the label is not among them."""
+    positions = find_labels(wanted, found)
+    # Categories without rows are no reason to complain.
+    n_rows = np.bincount(codes, minlength=len(found))
+    strange = (positions < 0) & (n_rows > 0)
+    lost = f"{n_rows[strange].sum()} rows"
+    handle_unknown(
+        found[strange], name=name, known=wanted, lost=lost, unknown=unknown, stacklevel=4
+    )
+    renumbered: NDArray[np.intp] = positions[codes]
+    return renumbered
+
+
+def _duplicates_error(
+    codes: Sequence[NDArray[np.intp]], rows: NDArray[np.intp]
+) -> InvalidInputError:
+    import pandas as pd
+
+    repeated = pd.DataFrame(dict(enumerate(codes))).duplicated().to_numpy()
+    first = rows[repeated.argmax()]
+    message = (
+        f"{repeated.sum()} rows repeat the labels of an earlier row, the first is row {first} "
+        "(counting from 0). Give duplicates='sum' to add up their values, or drop them."
+    )
+    return InvalidInputError(message)
+
+
+def _with_dtype(
+    tensor: coo_array[Any, Any], dtype: DTypeLike | None, *, default: DTypeLike
+) -> coo_array[Any, Any]:
+    """Convert to the wanted float type; numbers that do not fit are an error."""
+    wanted = np.dtype(default if dtype is None else dtype)
+    if wanted not in (np.float32, np.float64):
+        message = f"dtype={dtype!r} is not accepted; give float32 or float64."
+        raise InvalidInputError(message)
+    with np.errstate(over="ignore"):
+        tensor.data = tensor.data.astype(wanted, copy=False)
+    if not np.isfinite(tensor.data).all():
+        message = f"The sum of duplicate rows exceeds the range of {wanted}. Rescale the values."
+        raise InvalidInputError(message)
+    return tensor

@@ -1,0 +1,489 @@
+"""Sparse tensors of any order: one canonical form, and one layout per mode for the kernels.
+
+The canonical form is that of :class:`scipy.sparse.coo_array` with sorted coordinates, each of
+which occurs once. Nothing here is of the size of the tensor or of an unfolding: memory follows
+the number of stored entries, and the factors.
+
+The MTTKRP of a mode sorts the stored entries into fibres once. A product with a row of the inner
+mode is made for each entry, one with the rows of the other modes for each four entries of a
+fibre, so the inner mode is the one with the fewest fibres. Rows of the output are cut into
+segments of about equal work, so that a row with a large part of all entries is summed by all
+threads, and the sums of its segments are added in a fixed order, in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil, fsum
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from scipy.sparse import coo_array
+
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.tensor import kernels
+from polyad.tensor.kernels import Pieces, Spans
+from polyad.threads import run_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Blocks = tuple[tuple[int, int], ...]
+
+# Entries of a row that are summed in the type of the data: bounds the rounding error of float32.
+_SEGMENT = 1024
+# Work of one call of a kernel: long against the 10 microseconds of a call, short against a fit.
+_BLOCK = 1 << 15
+# The same for least squares, where an entry costs R times more and a row as much as 32 entries.
+_SOLVE_BLOCK = 1 << 13
+_ROW_COST = 32
+# What Numba asks of an array: it would compile a kernel again for one that cannot be written to.
+_LAYOUT: tuple[Literal["C", "A", "W"], ...] = ("C", "A", "W")
+# Sorting by more bits at once makes the table of counters too large for the fastest cache.
+_DIGIT_BITS = 12
+
+
+def canonicalize(tensor: coo_array[Any, Any]) -> coo_array[Any, Any]:
+    """Return a sparse tensor with sorted coordinates, each of which occurs once.
+
+    Parameters
+    ----------
+    tensor : coo_array
+        Of any order and shape; the number of its cells may exceed 64 bits.
+
+    Returns
+    -------
+    coo_array
+        Coordinates in lexicographic order, int32 if all dimensions allow it and int64 otherwise.
+        Values are float32 or float64 as given, and float64 for other real types. Duplicates are
+        summed in float64 in the order given; zeros that are stored stay. Arrays that are already
+        as they should be are shared with ``tensor``, not copied.
+    """
+    return _as_coo(*_canonical_arrays(tensor), tensor.shape)
+
+
+@dataclass(frozen=True)
+class FibreLayout:
+    """The stored entries of a tensor, sorted and cut for the kernels of one mode."""
+
+    middle: tuple[int, ...]
+    """Modes whose rows are multiplied once per piece of a fibre."""
+    inner: int
+    """The mode along which the fibres run."""
+    n_fibres: int
+    pieces: Pieces
+    rows: Spans
+    """One span for each row that has entries."""
+    row_blocks: Blocks
+    segments: Spans
+    """Spans of at most ``_SEGMENT`` entries. Those of a row that has more than one are summed
+    into rows of their own behind the rows of the output."""
+    segment_blocks: Blocks
+    split_rows: NDArray[np.int64]
+    """Rows of more than one segment."""
+    split_starts: NDArray[np.int64]
+    """The number of their first segment among those of split rows."""
+
+    @property
+    def n_partial(self) -> int:
+        """The number of segments of split rows."""
+        split = self.segments.targets.size - (self.rows.targets.size - self.split_rows.size)
+        return int(split)
+
+
+class SparseTensor:
+    """A sparse tensor with the products that fits need.
+
+    Parameters
+    ----------
+    tensor : coo_array
+        Of two modes or more. Its arrays are shared where they are canonical already: do not
+        change them afterwards.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    values : ndarray of shape (nnz,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from scipy.sparse import coo_array
+    >>> coords = np.array([[0, 1, 1], [0, 0, 2], [1, 0, 1]])
+    >>> X = SparseTensor(coo_array((np.array([1.0, 2.0, 3.0]), tuple(coords)), shape=(2, 3, 2)))
+    >>> X.mttkrp([np.ones((n, 1)) for n in X.shape], mode=0)
+    array([[1.],
+           [5.]])
+    """
+
+    def __init__(self, tensor: coo_array[Any, Any]) -> None:
+        if tensor.ndim < 2:
+            message = f"A tensor needs at least two modes, got the shape {tensor.shape}."
+            raise InvalidInputError(message)
+        self.shape: tuple[int, ...] = tuple(int(n) for n in tensor.shape)
+        self._coords, self.values = _canonical_arrays(tensor)
+        self._layouts: dict[int, FibreLayout] = {}
+
+    @property
+    def ndim(self) -> int:
+        """The number of modes."""
+        return len(self.shape)
+
+    @property
+    def nnz(self) -> int:
+        """The number of stored entries."""
+        return int(self.values.size)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the values: float32 or float64."""
+        return self.values.dtype
+
+    @property
+    def coords(self) -> tuple[NDArray[Any], ...]:
+        """The coordinates of the stored entries in each mode."""
+        return tuple(self._coords)
+
+    def to_coo(self) -> coo_array[Any, Any]:
+        """Return the tensor as a scipy array that shares its memory."""
+        return _as_coo(self._coords, self.values, self.shape)
+
+    def layout(self, mode: int) -> FibreLayout:
+        """Return the layout of a mode, built on first use."""
+        if mode not in self._layouts:
+            self._layouts[mode] = _build_layout(self, mode)
+        return self._layouts[mode]
+
+    @property
+    def mode_groups(self) -> tuple[tuple[int], ...]:
+        """The order in which a sweep visits the modes: one at a time, the samples last."""
+        return tuple((mode,) for mode in (*range(1, self.ndim), 0))
+
+    def contract(self, factors: Sequence[NDArray[Any]], group: Sequence[int]) -> SparseTensor:
+        """Return the tensor itself: the modes of a sparse tensor share no pass over the data.
+
+        Parameters
+        ----------
+        factors : sequence of ndarray
+            Not used before :meth:`mttkrp`.
+        group : sequence of int
+            One of ``mode_groups``.
+        """
+        return self
+
+    def mttkrp(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[Any]:
+        """Multiply the unfolding of a mode with the Khatri-Rao product of the other factors.
+
+        Parameters
+        ----------
+        factors : sequence of ndarray of shape (shape[k], n_components)
+            The one of ``mode`` itself is not used.
+        mode : int
+
+        Returns
+        -------
+        ndarray of shape (shape[mode], n_components)
+            In the type of the tensor's values; the same for any number of threads.
+        """
+        layout = self.layout(mode)
+        matrices = _check_factors(factors, self.shape, self.dtype, unused=mode)
+        n_rows, n_components = self.shape[mode], matrices[layout.inner].shape[1]
+        if n_components > kernels.WIDTH:
+            parts = [
+                self.mttkrp([matrix[:, columns] for matrix in matrices], mode)
+                for columns in _column_blocks(n_components)
+            ]
+            return np.hstack(parts)
+        others = _other_factors(layout, matrices)
+        out = np.zeros((n_rows + layout.n_partial, n_components), self.dtype)
+        function = kernels.mttkrp_spans if len(others) == 2 else kernels.mttkrp_deep_spans
+        run_blocks(
+            function,
+            (
+                (layout.pieces, layout.segments, block, others, out)
+                for block in layout.segment_blocks
+            ),
+        )
+        if layout.n_partial:
+            out[layout.split_rows] = np.add.reduceat(
+                out[n_rows:], layout.split_starts, axis=0, dtype=np.float64
+            )
+        return out[:n_rows]
+
+    def observed_least_squares(
+        self, factors: Sequence[NDArray[Any]], mode: int, ridge: float, fallback: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Fit the rows of one factor to the stored entries only, the other factors given.
+
+        Row i minimises the sum, over the stored entries p of slice i, of the squares of
+        ``x_p - h_p @ a``, plus ``ridge * a @ a``, where ``h_p`` is the product of the rows of the
+        other factors that belong to p.
+
+        Parameters
+        ----------
+        factors : sequence of ndarray of shape (shape[k], n_components)
+            The one of ``mode`` itself is not used.
+        mode : int
+        ridge : float
+            Not negative. A row that its entries do not determine is nearly the one of least
+            norm among the solutions, without a ridge too.
+        fallback : ndarray of shape (shape[mode], n_components)
+            The rows of slices without any stored entry are taken from here.
+
+        Returns
+        -------
+        ndarray of shape (shape[mode], n_components)
+            In the type of the tensor's values, computed in float64.
+
+        Notes
+        -----
+        Each entry costs R**2 / 2 multiplications and each row R**3 / 6. Memory is the result and
+        two R x R matrices for each thread.
+        """
+        layout = self.layout(mode)
+        matrices = _check_factors(factors, self.shape, self.dtype, unused=mode)
+        others = _other_factors(layout, matrices)
+        out = np.array(fallback, self.dtype, order="C")
+        needed = (self.shape[mode], others[0].shape[1])
+        if out.shape != needed:
+            message = f"fallback has the shape {out.shape}; mode {mode} needs {needed}."
+            raise InvalidInputError(message)
+        run_blocks(
+            kernels.solve_observed_rows,
+            (
+                ((layout.pieces, layout.rows), block, others, float(ridge), out)
+                for block in layout.row_blocks
+            ),
+        )
+        return out
+
+    def norm_squared(self) -> float:
+        """Return the sum of the squared values, summed in float64."""
+        blocks = (self.values[p : p + _BLOCK] for p in range(0, self.nnz, _BLOCK))
+        return fsum(float(np.sum(np.square(block, dtype=np.float64))) for block in blocks)
+
+    def values_of(self, factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return the values of a Kruskal model at the coordinates of the stored entries."""
+        matrices = _check_factors(factors, self.shape, self.dtype)
+        return _values_at(matrices, self._coords, self.dtype)
+
+
+def kruskal_values(factors: Sequence[NDArray[Any]], coords: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of a Kruskal model at given coordinates.
+
+    Parameters
+    ----------
+    factors : sequence of ndarray of shape (shape[k], n_components)
+    coords : ndarray of int of shape (n_modes, n_points)
+
+    Returns
+    -------
+    ndarray of shape (n_points,)
+        The sum over r of the products of ``factors[k][coords[k], r]``; float32 if all factors
+        are, float64 otherwise.
+    """
+    shape = tuple(len(factor) for factor in factors)
+    points = np.asarray(coords)
+    if points.ndim != 2 or points.shape[0] != len(shape) or points.dtype.kind not in "iu":
+        message = (
+            f"coords must be integers of shape ({len(shape)}, n_points), "
+            f"got {points.dtype} of shape {points.shape}."
+        )
+        raise InvalidInputError(message)
+    sizes = np.array(shape)[:, None]
+    if points.size and ((points < 0).any() or (points >= sizes).any()):
+        message = (
+            f"coords reach from {points.min(axis=1)} to {points.max(axis=1)}, outside {shape}."
+        )
+        raise InvalidInputError(message)
+    single = all(factor.dtype == np.float32 for factor in factors)
+    dtype = np.dtype(np.float32 if single else np.float64)
+    index = np.require(points, _index_dtype(shape), _LAYOUT)
+    return _values_at(_check_factors(factors, shape, dtype), index, dtype)
+
+
+def _values_at(
+    factors: list[NDArray[Any]], coords: NDArray[Any], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    out = np.empty(coords.shape[1], dtype)
+    unsigned = coords.view(coords.dtype.str.replace("i", "u"))
+    function = kernels.kruskal_values_3 if len(factors) == 3 else kernels.kruskal_values_n
+    run_blocks(
+        function,
+        (
+            (tuple(factors), unsigned, (first, min(first + _BLOCK, out.size)), out)
+            for first in range(0, out.size, _BLOCK)
+        ),
+    )
+    return out
+
+
+def _column_blocks(n_components: int) -> list[slice]:
+    width = kernels.WIDTH
+    return [slice(start, start + width) for start in range(0, n_components, width)]
+
+
+def _index_dtype(shape: tuple[int, ...]) -> np.dtype[Any]:
+    return np.dtype(np.int32 if max(shape) <= np.iinfo(np.int32).max else np.int64)
+
+
+def _canonical_arrays(tensor: coo_array[Any, Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the coordinates (n_modes, nnz) and the values in canonical form."""
+    if tensor.dtype.kind not in "fiub":
+        message = f"The values must be real numbers, got {tensor.dtype}. Convert them to float64."
+        raise InvalidTypeError(message)
+    shape = tensor.shape
+    dtype = tensor.dtype if tensor.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+    values: NDArray[Any] = np.require(tensor.data, dtype, _LAYOUT)
+    coords = np.stack(tensor.coords, dtype=_index_dtype(shape), casting="same_kind")
+    if kernels.is_sorted(coords):
+        return coords, values
+    order = _sorting_order(coords, shape, range(len(shape)))
+    coords, values = np.take(coords, order, axis=1), values.take(order)
+    n_kept = kernels.merge_duplicates(coords, values)
+    if n_kept < values.size:
+        return np.ascontiguousarray(coords[:, :n_kept]), values[:n_kept].copy()
+    return coords, values
+
+
+def _as_coo(
+    coords: NDArray[Any], values: NDArray[Any], shape: tuple[int, ...]
+) -> coo_array[Any, Any]:
+    result = coo_array((values, tuple(coords)), shape=shape)
+    result.coords = tuple(coords)  # scipy takes int64 where there are no entries
+    result.has_canonical_format = True
+    return result
+
+
+def _sorting_order(
+    coords: NDArray[Any], shape: tuple[int, ...], modes: Iterable[int]
+) -> NDArray[Any]:
+    """Return the stable order of the entries by some modes, the first one leading."""
+    small = coords.shape[1] <= np.iinfo(np.int32).max
+    order = np.arange(coords.shape[1], dtype=np.int32 if small else np.int64)
+    spare = np.empty_like(order)
+    for mode in reversed(tuple(modes)):
+        bits = (shape[mode] - 1).bit_length()
+        n_digits = ceil(bits / _DIGIT_BITS)
+        for digit in range(n_digits):
+            width = ceil(bits / n_digits)
+            kernels.sort_by_digit(coords[mode], order, digit * width, width, spare)
+            order, spare = spare, order
+    return order
+
+
+def _inner_mode(coords: NDArray[Any], mode: int) -> int:
+    """Return the mode, other than the given one, along which there are the fewest fibres."""
+    others = [k for k in range(len(coords)) if k != mode]
+    if len(others) == 1:
+        return others[0]
+    n_cells = 2 << coords.shape[1].bit_length()
+    return min(others, key=lambda k: kernels.count_cells(coords, k, np.zeros(n_cells, np.bool_)))
+
+
+def _build_layout(tensor: SparseTensor, mode: int) -> FibreLayout:
+    shape = tensor.shape
+    inner = _inner_mode(tensor._coords, mode)
+    middle = tuple(k for k in range(len(shape)) if k not in (mode, inner))
+    # The order is stable and begins canonical: along a fibre, the entries stay sorted.
+    order = _sorting_order(tensor._coords, shape, (mode, *middle))
+    coords, values = np.take(tensor._coords, order, axis=1), tensor.values.take(order)
+    starts = np.empty(order.size + 1, np.int64)
+    n_fibres = kernels.find_fibres(coords[[mode, *middle]], starts)
+    starts = starts[: n_fibres + 1].copy()
+    lengths = np.diff(starts)
+    n_quads, n_singles = int((lengths // 4).sum()), int((lengths % 4).sum())
+    index = coords.dtype.str.replace("i", "u")
+    # A matrix is treated as a tensor with a middle mode of size one: see _other_factors.
+    n_middle = max(1, len(middle))
+    pieces = Pieces(
+        np.zeros((n_quads, n_middle + 4), index),
+        np.empty((n_quads, 4), values.dtype),
+        np.zeros((n_singles, n_middle + 1), index),
+        np.empty(n_singles, values.dtype),
+    )
+    kernels.cut_fibres(coords[list(middle)], coords[inner], values, starts, pieces)
+    rows = _row_spans(coords[mode, starts[:-1]], lengths)
+    segments, n_segments = _split_rows(rows, shape[mode])
+    split = n_segments > 1
+    return FibreLayout(
+        middle,
+        inner,
+        n_fibres,
+        pieces,
+        rows=rows,
+        row_blocks=_blocks(_sizes(rows) + _ROW_COST, _SOLVE_BLOCK),
+        segments=segments,
+        segment_blocks=_blocks(_sizes(segments), _BLOCK),
+        split_rows=rows.targets[split],
+        split_starts=np.cumsum(n_segments[split]) - n_segments[split],
+    )
+
+
+def _row_spans(row_of_fibre: NDArray[Any], lengths: NDArray[np.int64]) -> Spans:
+    """Return one span for each row, from the row and the length of each fibre."""
+    first = np.flatnonzero(np.diff(row_of_fibre, prepend=-1))
+    edges = np.append(first, lengths.size)
+    before = np.zeros((lengths.size + 1, 2), np.int64)
+    np.cumsum(np.stack([lengths // 4, lengths % 4], axis=1), axis=0, out=before[1:])
+    return Spans(before[edges], row_of_fibre[first].astype(np.int64))
+
+
+def _split_rows(rows: Spans, n_rows: int) -> tuple[Spans, NDArray[np.int64]]:
+    """Cut rows into segments of like work; return those and the number of segments per row."""
+    n_segments = -(-_sizes(rows) // _SEGMENT)
+    row = np.repeat(np.arange(n_segments.size), n_segments)
+    number = np.arange(row.size) - (np.cumsum(n_segments) - n_segments)[row]
+    counts = np.diff(rows.bounds, axis=0)
+    bounds = rows.bounds[row] + counts[row] * number[:, None] // n_segments[row, None]
+    targets = rows.targets[row]
+    split = n_segments[row] > 1
+    targets[split] = n_rows + np.arange(np.count_nonzero(split))
+    return Spans(np.concatenate([bounds, rows.bounds[-1:]]), targets), n_segments
+
+
+def _sizes(spans: Spans) -> NDArray[np.int64]:
+    """Return the number of entries of each span."""
+    sizes: NDArray[np.int64] = np.diff(spans.bounds, axis=0) @ np.array([4, 1])
+    return sizes
+
+
+def _blocks(work: NDArray[np.int64], size: int) -> Blocks:
+    """Cut consecutive spans into blocks of about equal work, whatever the number of threads."""
+    done = np.cumsum(work)
+    inside = np.searchsorted(done, np.arange(size, work.sum(), size)) + 1
+    edges = np.unique([0, *inside, work.size]).tolist()
+    return tuple(pairwise(edges))
+
+
+def _other_factors(layout: FibreLayout, factors: list[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    """Return the factors of the middle modes, then that of the inner mode."""
+    inner = factors[layout.inner]
+    if not layout.middle:
+        return np.ones((1, inner.shape[1]), inner.dtype), inner
+    return (*(factors[k] for k in layout.middle), inner)
+
+
+def _check_factors(
+    factors: Sequence[NDArray[Any]],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    unused: int | None = None,
+) -> list[NDArray[Any]]:
+    """Return factors as the kernels need them: these read memory without looking at its bounds."""
+    used = [factor.shape for k, factor in enumerate(factors) if k != unused]
+    rows = [size for k, size in enumerate(shape) if k != unused]
+    if len(factors) != len(shape) or used != [(size, used[0][-1]) for size in rows]:
+        message = (
+            f"The factors have the shapes {[factor.shape for factor in factors]}; a tensor of "
+            f"shape {shape} needs one for each mode, with a row for each index and as many "
+            "columns in all of them."
+        )
+        raise InvalidInputError(message)
+    return [
+        factor if k == unused else np.require(factor, dtype, _LAYOUT)
+        for k, factor in enumerate(factors)
+    ]

@@ -1,0 +1,132 @@
+"""How many threads a computation may use, and the one way work is spread over them.
+
+Kernels are Numba functions that release the interpreter lock and fill a block of an output
+array. The blocks are cut by the size of the problem, never by the number of threads, and each
+writes its own part, so results are the same, bit for bit, for any number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from polyad.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_limit: ContextVar[int | None] = ContextVar("polyad_thread_limit", default=None)
+
+
+def available_threads() -> int:
+    """Return the number of threads this process may use.
+
+    That is the number of usable processors, or ``OMP_NUM_THREADS`` where it is set lower, which
+    is how joblib keeps its worker processes from using the same processors twice.
+    """
+    import joblib
+
+    processors = int(joblib.cpu_count())
+    wish = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(processors, int(wish))) if wish.isdecimal() else processors
+
+
+def resolve_n_jobs(n_jobs: int | None) -> int:
+    """Turn the ``n_jobs`` of an estimator into a number of threads.
+
+    ``None`` means every available thread, ``-1`` too, ``-2`` all but one, as in joblib.
+    """
+    if n_jobs is None:
+        return available_threads()
+    if n_jobs == 0:
+        message = "n_jobs=0 has no meaning; give a positive number of threads, -1 or None for all."
+        raise InvalidInputError(message)
+    return n_jobs if n_jobs > 0 else max(1, available_threads() + 1 + n_jobs)
+
+
+def current_threads() -> int:
+    """Return how many threads the running computation may use."""
+    limit = _limit.get()
+    return available_threads() if limit is None else limit
+
+
+@contextmanager
+def thread_limit(n_jobs: int | None) -> Iterator[None]:
+    """Run the enclosed computation on ``n_jobs`` threads.
+
+    The linear algebra library is held to one thread inside, because it cuts its sums by its
+    number of threads; large products are cut into blocks by :func:`run_blocks` instead.
+    """
+    token = _limit.set(resolve_n_jobs(n_jobs))
+    try:
+        with _thread_pools().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _limit.reset(token)
+
+
+def run_blocks(function: Callable[..., object], blocks: Iterable[tuple[Any, ...]]) -> None:
+    """Call ``function(*block)`` for every block, on the threads of the computation.
+
+    Parameters
+    ----------
+    function : callable
+        Must release the interpreter lock to gain anything, and write to memory that no other
+        block writes to.
+    blocks : iterable of tuple
+        The arguments of each call.
+    """
+    pending = deque(blocks)
+    n_threads = min(current_threads(), len(pending))
+
+    def work() -> None:
+        while True:
+            try:
+                block = pending.popleft()
+            except IndexError:
+                return
+            try:
+                function(*block)
+            except BaseException:
+                # The other threads finish the block they hold and take no other.
+                pending.clear()
+                raise
+
+    if n_threads <= 1:
+        work()
+        return
+    executor = _executor(n_threads - 1)
+    # Each helper sees the limit of this computation, should a block call this function again.
+    helpers = [executor.submit(copy_context().run, work) for _ in range(n_threads - 1)]
+    try:
+        work()
+    finally:
+        # A helper that has not begun is not waited for: inside a block of another call it may be
+        # queued behind that block, which would then wait for itself.
+        started = [helper for helper in helpers if not helper.cancel()]
+        wait(started)
+    for helper in started:
+        helper.result()
+
+
+@lru_cache(maxsize=1)
+def _thread_pools() -> Any:
+    import numpy as np  # noqa: F401  (the library must be loaded before it can be found)
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+@lru_cache(maxsize=8)
+def _executor(n_threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(n_threads, thread_name_prefix="polyad")
+
+
+# The threads of a pool do not survive a fork: the child makes its own. Windows has no fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_executor.cache_clear)

@@ -1,0 +1,425 @@
+"""Tensor-like input to one canonical form. The only place that inspects types.
+
+Whatever a user has (NumPy, torch, SciPy sparse, pydata/sparse, pyttb, xarray, pandas, polars,
+:class:`LabelledTensor`) becomes a :class:`TensorInput`: a floating-point array or an n-D
+``coo_array``, with mode names and labels where there are any. Foreign packages are recognised by
+the name of their module and are never imported here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import scipy.sparse
+from array_api_compat import (
+    array_namespace,
+    is_array_api_obj,
+    is_dask_array,
+    is_numpy_array,
+    is_torch_array,
+)
+from scipy.sparse import coo_array
+
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.tensor.labels import LabelledTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from polyad.arrays import Array
+
+Missing = Literal["zero", "unobserved"]
+
+_ACCEPTED = (
+    "Accepted are NumPy and array-API arrays with 2 or more dimensions, scipy.sparse matrices and "
+    "n-D coo_array, sparse.COO, pyttb tensors, xarray.DataArray, numeric pandas or polars tables "
+    "(samples x features), and polyad.LabelledTensor. A long table of events becomes one with "
+    "LabelledTensor.from_frame(table, modes=[...])."
+)
+# Beyond these sizes of the largest entry, squares leave the range of the number type.
+_LARGEST = {"float32": 1e15, "float64": 1e120}
+
+
+@dataclass(frozen=True)
+class TensorInput:
+    """Canonical input of an estimator.
+
+    Attributes
+    ----------
+    data : array or coo_array
+        Floating point, order 2 or more.
+    modes : tuple of str, optional
+        Names of the modes.
+    labels : tuple of (array or None)
+        Labels of the entries of each mode.
+    """
+
+    data: Any
+    modes: tuple[str, ...] | None
+    labels: tuple[np.ndarray | None, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each mode."""
+        return tuple(int(n) for n in self.data.shape)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the data is a ``coo_array``."""
+        return isinstance(self.data, coo_array)
+
+    def mode_title(self, mode: int) -> str:
+        """Return how a message should call a mode."""
+        return f"mode {mode}" if self.modes is None else f"mode {mode} ({self.modes[mode]!r})"
+
+    def with_labels(self, labels: Sequence[np.ndarray | None]) -> TensorInput:
+        """Return the same data with other labels."""
+        return dataclasses.replace(self, labels=tuple(labels))
+
+
+def as_tensor_input(X: Any, *, allow_nan: bool = False, mask: Any = None) -> TensorInput:
+    """Bring anything tensor-like to canonical form.
+
+    Parameters
+    ----------
+    X : tensor-like
+        See :data:`_ACCEPTED`.
+    allow_nan : bool
+        Whether NaN in dense data is accepted, as a missing entry.
+    mask : array of bool, optional
+        For dense data, True where an entry was observed. The others become NaN.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidInputError
+        With one message that says what was given, what is accepted and what to do.
+    """
+    given = _unpack(X)
+    data = _as_float(given.data)
+    if data.ndim < 2:
+        message = (
+            f"Expected 2D array or a tensor of higher order, got {data.ndim}D array instead, of "
+            f"shape {tuple(data.shape)}. Reshape your data: X.reshape(-1, 1) if it has a single "
+            "feature, X.reshape(1, -1) if it is a single sample."
+        )
+        raise InvalidInputError(message)
+    given = dataclasses.replace(given, data=data)
+    _check_size(given)
+    if mask is not None:
+        given = dataclasses.replace(given, data=_masked(given, mask))
+        allow_nan = True
+    _check_values(given, allow_nan=allow_nan)
+    return given
+
+
+def _unpack(X: Any) -> TensorInput:
+    """Find out what was given and take it apart."""
+    if isinstance(X, LabelledTensor):
+        return TensorInput(X.data, X.modes, X.labels)
+    is_scipy: bool = scipy.sparse.issparse(X)
+    if is_scipy:
+        return _plain(X if isinstance(X, coo_array) else coo_array(X))
+    package = type(X).__module__.partition(".")[0]
+    if package in _FOREIGN:
+        return _FOREIGN[package](X)
+    if isinstance(X, np.matrix):
+        message = "np.matrix is not supported. Convert it with np.asarray(X)."
+        raise InvalidTypeError(message)
+    if is_dask_array(X):
+        message = "A dask array was given. Bring it into memory first with X.compute()."
+        raise InvalidTypeError(message)
+    if isinstance(X, np.ma.MaskedArray):
+        return _plain(_masked_as_nan(X))
+    if is_torch_array(X):
+        return _plain(_from_torch(X))
+    if is_array_api_obj(X) or not hasattr(X, "shape"):
+        return _plain(X if is_array_api_obj(X) else _from_sequence(X))
+    if hasattr(X, "__array__") or hasattr(X, "__array_function__"):
+        return _plain(np.asarray(X))
+    raise _not_tensor_like(X)
+
+
+def _not_tensor_like(X: Any) -> InvalidTypeError:
+    return InvalidTypeError(f"X is a {type(X).__module__}.{type(X).__name__}. {_ACCEPTED}")
+
+
+def _plain(data: Any) -> TensorInput:
+    return TensorInput(data, None, (None,) * data.ndim)
+
+
+def _from_sequence(X: Any) -> np.ndarray:
+    if isinstance(X, (str, bytes, dict)) or X is None or callable(X):
+        message = f"X is a {type(X).__name__}. {_ACCEPTED}"
+        raise InvalidTypeError(message)
+    try:
+        return np.asarray(X)
+    except ValueError as error:
+        message = f"X is a {type(X).__name__} that makes no array: {error}. {_ACCEPTED}"
+        raise InvalidInputError(message) from error
+
+
+def _masked_as_nan(X: np.ma.MaskedArray[Any, Any]) -> np.ndarray:
+    """Return a masked array as a plain one: what is masked is missing."""
+    values = X if X.dtype.kind in "fcOMm" else X.astype(np.float64)
+    return np.ma.filled(values, np.nan) if np.ma.is_masked(values) else np.ma.getdata(values)
+
+
+def _from_torch(X: Any) -> Any:
+    if str(X.layout) != "torch.strided":
+        message = (
+            f"A torch tensor of layout {X.layout} was given. Give a dense one, or a scipy.sparse "
+            "coo_array of its values and indices."
+        )
+        raise InvalidTypeError(message)
+    # A fit is not differentiated: its graph would hold every iteration in memory.
+    return X.detach()
+
+
+def _from_pandas(X: Any) -> TensorInput:
+    if not hasattr(X, "ndim"):
+        raise _not_tensor_like(X)
+    if X.ndim != 2:
+        message = (
+            f"Expected 2D array, got 1D array instead: a pandas {type(X).__name__}. Reshape your "
+            "data, for example with X.to_frame()."
+        )
+        raise InvalidInputError(message)
+    labels = _pandas_labels(X)
+    if all(str(kind).startswith("Sparse") for kind in X.dtypes) and X.shape[1]:
+        fill = [kind.fill_value for kind in X.dtypes if kind.fill_value != 0]
+        if fill:
+            raise _bad_fill_value(fill[0])
+        return TensorInput(coo_array(X.sparse.to_coo()), None, labels)
+    columns = [column for column, kind in X.dtypes.items() if _is_text(kind)]
+    if columns:
+        raise _text_columns(columns)
+    try:
+        values = X.to_numpy(dtype=None if _is_plain_numbers(X.dtypes) else np.float64)
+    except (TypeError, ValueError):
+        # Object columns may still hold numbers: the conversion below tells, naming the value.
+        values = X.to_numpy()
+    return TensorInput(values, None, labels)
+
+
+def _pandas_labels(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return the labels of the rows and of the columns, where they tell them apart."""
+    names = np.asarray(X.columns)
+    columns_are_names = len(names) > 0 and all(isinstance(name, str) for name in names)
+    rows_are_names = type(X.index).__name__ != "RangeIndex" and X.index.is_unique
+    rows = np.asarray(X.index) if rows_are_names and X.index.nlevels == 1 else None
+    if rows is not None and rows.dtype == object:
+        rows = rows.astype(str) if all(isinstance(label, str) for label in rows) else None
+    unique = columns_are_names and len(set(names)) == len(names)
+    return rows, names.astype(str) if unique else None
+
+
+def _is_text(kind: Any) -> bool:
+    """Say whether a column type can never hold numbers."""
+    return str(kind).startswith(("str", "category", "date", "time", "period", "interval"))
+
+
+def _is_plain_numbers(kinds: Any) -> bool:
+    return all(isinstance(kind, np.dtype) and kind.kind in "fiubc" for kind in kinds)
+
+
+def _from_polars(X: Any) -> TensorInput:
+    if type(X).__name__ == "LazyFrame":
+        message = "A polars LazyFrame was given. Bring it into memory first with X.collect()."
+        raise InvalidTypeError(message)
+    if type(X).__name__ == "Series":
+        message = "Expected 2D array, got 1D array instead: a polars Series. Reshape your data."
+        raise InvalidInputError(message)
+    if type(X).__name__ != "DataFrame":
+        raise _not_tensor_like(X)
+    columns = [
+        name for name, kind in X.schema.items() if not (kind.is_numeric() or str(kind) == "Boolean")
+    ]
+    if columns:
+        raise _text_columns(columns)
+    return TensorInput(X.to_numpy(), None, (None, np.asarray(X.columns, dtype=str)))
+
+
+def _text_columns(columns: list[Any]) -> InvalidInputError:
+    shown = ", ".join(repr(column) for column in columns[:5])
+    return InvalidInputError(
+        f"The table has columns that are not numeric: {shown}. A table of samples x features needs "
+        "numbers; a long table of events becomes a tensor with "
+        f"LabelledTensor.from_frame(table, modes=[{shown}], value=...)."
+    )
+
+
+def _from_xarray(X: Any) -> TensorInput:
+    if type(X).__name__ != "DataArray":
+        message = f"An xarray {type(X).__name__} was given. Pick one of its DataArrays."
+        raise InvalidTypeError(message)
+    return _unpack(LabelledTensor.from_xarray(X))
+
+
+def _from_pydata_sparse(X: Any) -> TensorInput:
+    """Read ``sparse.COO`` and what converts to it."""
+    if not hasattr(X, "asformat"):
+        raise _not_tensor_like(X)
+    if X.fill_value != 0:
+        raise _bad_fill_value(X.fill_value)
+    stored = X.asformat("coo")
+    return _plain(coo_array((stored.data, tuple(stored.coords)), shape=stored.shape))
+
+
+def _bad_fill_value(value: Any) -> InvalidInputError:
+    return InvalidInputError(
+        f"The sparse data has the fill value {value}; only 0 is supported. Subtract it first, or "
+        "give dense data."
+    )
+
+
+def _from_pyttb(X: Any) -> TensorInput:
+    if hasattr(X, "subs"):
+        empty = X.subs.size == 0
+        coords = np.zeros((0, len(X.shape)), int) if empty else X.subs
+        values = np.zeros(0) if empty else X.vals[:, 0]
+        return _plain(coo_array((values, tuple(coords.T)), shape=tuple(map(int, X.shape))))
+    if isinstance(getattr(X, "data", None), np.ndarray):
+        return _plain(X.data)
+    message = f"A pyttb {type(X).__name__} was given; a tensor or sptensor is needed."
+    raise InvalidTypeError(message)
+
+
+_FOREIGN: dict[str, Callable[[Any], TensorInput]] = {
+    "pandas": _from_pandas,
+    "polars": _from_polars,
+    "xarray": _from_xarray,
+    "sparse": _from_pydata_sparse,
+    "pyttb": _from_pyttb,
+}
+
+
+def _as_float(data: Any) -> Any:
+    """Keep float32 and float64; turn every other real type into float64 once."""
+    if isinstance(data, coo_array) or is_numpy_array(data):
+        kind = data.dtype.kind
+        if kind == "c":
+            message = "Complex data not supported. Give the real and imaginary parts as a mode."
+            raise InvalidInputError(message)
+        if kind in "MmSUTV":
+            message = f"The data is of type {data.dtype}, which does not hold numbers. {_ACCEPTED}"
+            raise InvalidInputError(message)
+        native = data.dtype.newbyteorder("=")
+        if native in (np.float32, np.float64):
+            return data if data.dtype.isnative else data.astype(native)
+        try:
+            return data.astype(np.float64)
+        except TypeError as error:
+            message = f"The data holds something that is not a number: {error}."
+            raise InvalidTypeError(message) from error
+        except ValueError as error:
+            message = f"The data holds something that is not a number: {error}. {_ACCEPTED}"
+            raise InvalidInputError(message) from error
+    xp = array_namespace(data)
+    if xp.isdtype(data.dtype, "complex floating"):
+        message = "Complex data not supported. Give the real and imaginary parts as a mode."
+        raise InvalidInputError(message)
+    return data if data.dtype in (xp.float32, xp.float64) else xp.astype(data, xp.float64)
+
+
+def _check_size(given: TensorInput) -> None:
+    shape = given.shape
+    empty = [mode for mode, size in enumerate(shape) if size == 0]
+    if not empty:
+        return
+    mode = empty[0]
+    # The wording of scikit-learn, which its users search for.
+    found = {0: "0 sample(s)", 1: "0 feature(s)"}.get(
+        mode, f"0 entries in {given.mode_title(mode)}"
+    )
+    message = (
+        f"Found array with {found} (shape={shape}) while a minimum of 1 is required. Every mode of "
+        "the tensor needs at least one entry: check the filter that made the data."
+    )
+    raise InvalidInputError(message)
+
+
+def _check_values(given: TensorInput, *, allow_nan: bool) -> None:
+    """Refuse infinity, NaN where it has no meaning, and sizes whose squares overflow."""
+    stored = given.data.data if given.is_sparse else given.data
+    if math.prod(stored.shape) == 0:
+        return
+    xp = array_namespace(stored)
+    # One pass in the normal case: the largest and smallest entry tell of NaN and infinity too.
+    high, low = float(xp.max(stored)), float(xp.min(stored))
+    has_nan = math.isnan(high) or math.isnan(low)
+    if has_nan and (given.is_sparse or not allow_nan):
+        _refuse_nan(given, xp.isnan(stored))
+    if has_nan:
+        missing = xp.isnan(stored)
+        if bool(xp.all(missing)):
+            message = "Every entry is NaN: there is nothing to fit."
+            raise InvalidInputError(message)
+        filled = xp.where(missing, xp.zeros_like(stored), stored)
+        high, low = float(xp.max(filled)), float(xp.min(filled))
+    if math.isinf(high) or math.isinf(low):
+        where = _first_position(given, xp.isinf(stored))
+        message = (
+            f"The data contains infinity, first at {where}. Replace such values, or mark "
+            "them as missing (NaN) where the method supports that."
+        )
+        raise InvalidInputError(message)
+    size = max(abs(high), abs(low))
+    limit = _LARGEST["float32" if stored.dtype == xp.float32 else "float64"]
+    if size > limit or 0 < size < 1 / limit:
+        message = (
+            f"The largest entry has the size {size:.3g}, whose square leaves the range of "
+            f"{stored.dtype}. Scale the data to a size between {1 / limit:.0e} and {limit:.0e}."
+        )
+        raise InvalidInputError(message)
+
+
+def _refuse_nan(given: TensorInput, bad: Array) -> None:
+    where = _first_position(given, bad)
+    if given.is_sparse:
+        message = (
+            f"The sparse data contains NaN, first at {where}. Leave missing entries out and "
+            "fit with missing='unobserved', where the method supports it."
+        )
+    else:
+        message = (
+            f"The data contains NaN, first at {where}, and this method does not accept "
+            "missing entries. Fill or drop them first."
+        )
+    raise InvalidInputError(message)
+
+
+def _first_position(given: TensorInput, bad: Array) -> tuple[int, ...]:
+    """Return the index of the first True, in the coordinates of the tensor."""
+    xp = array_namespace(bad)
+    first = int(xp.argmax(xp.astype(xp.reshape(bad, (-1,)), xp.uint8)))
+    if given.is_sparse:
+        return tuple(int(row[first]) for row in given.data.coords)
+    return tuple(int(k) for k in np.unravel_index(first, given.shape))
+
+
+def _masked(given: TensorInput, mask: Any) -> Array:
+    """Return the dense data with NaN where the mask is False."""
+    if given.is_sparse:
+        message = (
+            "A mask was given with sparse data. Leave unobserved entries out of the sparse data "
+            "and fit with missing='unobserved' instead."
+        )
+        raise InvalidInputError(message)
+    xp = array_namespace(given.data)
+    try:
+        observed = xp.asarray(mask)
+    except (TypeError, ValueError) as error:
+        message = f"The mask makes no array: {error}."
+        raise InvalidInputError(message) from error
+    if tuple(observed.shape) != given.shape or not xp.isdtype(observed.dtype, "bool"):
+        message = (
+            f"The mask has the shape {tuple(observed.shape)} and type {observed.dtype}; it must be "
+            f"boolean, of the shape {given.shape} of the data, True where an entry was observed."
+        )
+        raise InvalidInputError(message)
+    nan = xp.full_like(given.data, math.nan)
+    return xp.where(observed, given.data, nan)

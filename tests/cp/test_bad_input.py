@@ -1,0 +1,130 @@
+"""Each wrong input gives one clear error before any work."""
+
+import numpy as np
+import pytest
+from scipy.sparse import coo_array
+
+from polyad import CP, KruskalTensor
+from polyad.exceptions import CheckpointError, PolyadError
+
+X = np.random.default_rng(0).random((6, 5, 4))
+
+
+def with_value(value):
+    bad = X.copy()
+    bad[1, 2, 3] = value
+    return bad
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (np.zeros((0, 5, 4)), r"0 sample\(s\)"),
+        (np.zeros((6, 0, 4)), r"0 feature\(s\)"),
+        (np.zeros((6, 5, 0)), "0 entries in mode 2"),
+        (np.zeros(5), "Expected 2D array"),
+        (np.float64(3), "Expected 2D array"),
+        (with_value(np.inf), r"infinity, first at \(1, 2, 3\)"),
+        (coo_array(with_value(np.nan)), r"NaN, first at \(1, 2, 3\)"),
+        (coo_array(with_value(-np.inf)), r"infinity, first at \(1, 2, 3\)"),
+        (X.astype(complex), "Complex data not supported"),
+        (X.astype(str), "does not hold numbers"),
+        (with_value(1e200), "Scale the data"),
+        (X * 1e-200, "Scale the data"),
+        (X.astype(np.float32) * np.float32(1e20), "Scale the data"),
+    ],
+)
+def test_data(data, says):
+    with pytest.raises(PolyadError, match=says):
+        CP(2).fit(data)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"n_components": 0}, "n_components"),
+        ({"n_components": -1}, "n_components"),
+        ({"n_components": 1.5}, "n_components"),
+        ({"n_components": 21}, "rank at most 20"),
+        ({"ridge": -1.0}, "ridge"),
+        ({"tol": -1e-3}, "tol"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"n_init": 0}, "n_init"),
+        ({"missing": "ignore"}, "missing"),
+        ({"init": "nndsvd"}, "init='nndsvd' is not understood"),
+        ({"init": 5}, "init=5 is not understood"),
+        ({"init": [np.ones((6, 2)), np.ones((5, 2))]}, "factors of shape"),
+        ({"init": [np.ones((6, 3)), np.ones((5, 3)), np.ones((4, 3))]}, "factors of shape"),
+        ({"init": (np.ones(3), [np.ones((n, 2)) for n in X.shape])}, "weights of shape"),
+        ({"init": [np.full((n, 2), np.nan) for n in X.shape]}, "NaN or infinity"),
+        ({"fixed_modes": [0]}, "has none"),
+        ({"fixed_modes": [3]}, r"outside 0\.\.2"),
+        ({"fixed_modes": [0, 1, 2]}, "nothing to fit"),
+        ({"time_budget": 0.0}, "time_budget"),
+        ({"n_jobs": 0}, "n_jobs"),
+        ({"checkpoint": 3}, "give a path"),
+        ({"checkpoint": "no/such/folder/file"}, "does not exist"),
+        ({"random_state": "seed"}, "random_state"),
+    ],
+)
+def test_parameters(parameters, says):
+    with pytest.raises((PolyadError, ValueError, TypeError), match=says):
+        CP(**{"n_components": 2, **parameters}).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (X[0], "X has 2 modes"),
+        (X[:, :3], "size 3 in mode 1, but CP was fitted to the size 5"),
+        (X[:, :, :3], "size 3 in mode 2"),
+        (with_value(np.inf), "infinity"),
+        (X[:0], r"0 sample\(s\)"),
+    ],
+)
+def test_transform(data, says):
+    model = CP(2, random_state=0).fit(X)
+    for method in (model.transform, model.score, model.partial_fit):
+        with pytest.raises(PolyadError, match=says):
+            method(data)
+
+
+def test_inverse_transform():
+    model = CP(2, random_state=0).fit(X)
+    for bad in (np.ones((3, 5)), np.ones(2), np.ones((1, 2, 3))):
+        with pytest.raises(PolyadError, match="as transform returns them"):
+            model.inverse_transform(bad)
+
+
+def test_warm_start_of_another_shape():
+    model = CP(2, random_state=0, warm_start=True).fit(X)
+    with pytest.raises(PolyadError, match="Use partial_fit for further samples"):
+        model.fit(X[:3])
+    assert model.factors_[0].shape == (6, 2)
+
+
+def test_a_refused_fit_leaves_the_fitted_model_usable():
+    model = CP(2, random_state=0).fit(X)
+    before = model.transform(X)
+    for bad in (with_value(np.inf), np.zeros(3), np.zeros((2, 1))):
+        with pytest.raises(PolyadError):
+            model.fit(bad)
+        assert np.array_equal(model.transform(X), before)
+
+
+def test_kruskal_init_with_weights():
+    truth = KruskalTensor(
+        np.array([2.0, 1.0]), [np.random.default_rng(0).random((n, 2)) for n in X.shape]
+    )
+    model = CP(2, init=truth, tol=1e-9).fit(truth.to_dense())
+    assert model.n_iter_ <= 1
+    assert model.objective_ < 1e-12
+
+
+def test_a_checkpoint_error_comes_before_work(tmp_path):
+    (tmp_path / "mine.txt").write_text("notes")
+    calls = []
+    with pytest.raises(CheckpointError, match="left alone"):
+        CP(2, checkpoint=tmp_path / "mine.txt", callbacks=calls.append).fit(X)
+    assert calls == []
+    assert (tmp_path / "mine.txt").read_text() == "notes"

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+from scipy.sparse import coo_array
+
+from polyad import CP, factor_match_score
+from polyad.datasets import make_low_rank
+from polyad.exceptions import InvalidInputError
+
+
+def holes(X, share, seed=0):
+    return np.random.default_rng(seed).random(X.shape) < share
+
+
+def weighted_als_twin(X, observed, factors, n_iter):
+    """Each row by its own least squares over its observed entries."""
+    factors = [f.copy() for f in factors]
+    for _ in range(n_iter):
+        for mode in (*range(1, X.ndim), 0):
+            others = [factors[k] for k in range(X.ndim) if k != mode]
+            design = np.einsum("jr,kr->jkr", *others).reshape(-1, factors[0].shape[1])
+            for i in range(X.shape[mode]):
+                seen = np.take(observed, i, axis=mode).ravel()
+                target = np.take(X, i, axis=mode).ravel()[seen]
+                if seen.any():
+                    factors[mode][i] = np.linalg.lstsq(design[seen], target, rcond=None)[0]
+    return np.einsum("ir,jr,kr->ijk", *factors)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("form", ["nan", "mask", "sparse"])
+def test_fit_is_to_the_observed_entries_exactly(form):
+    X = make_low_rank((9, 8, 7), 2, noise=0.2, random_state=0)[0]
+    missing = holes(X, 0.4)
+    generator = np.random.default_rng(1)
+    start = [generator.standard_normal((n, 2)) for n in X.shape]
+    expected = weighted_als_twin(X, ~missing, start, 4)
+    model = CP(2, init=start, max_iter=4, tol=0, missing="unobserved")
+    if form == "nan":
+        model.fit(np.where(missing, np.nan, X))
+    elif form == "mask":
+        model.fit(X, mask=~missing)
+    else:
+        model.fit(coo_array((X[~missing], np.nonzero(~missing)), shape=X.shape))
+    np.testing.assert_allclose(model.kruskal_.to_dense(), expected, atol=1e-7)
+    error = (X - expected)[~missing]
+    assert model.objective_ == pytest.approx(0.5 * np.sum(error**2), rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.8])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_hidden_entries_are_recovered(share, sparse):
+    X, truth = make_low_rank((20, 18, 16), 2, random_state=0)
+    missing = holes(X, share)
+    model = CP(2, random_state=0, missing="unobserved", tol=1e-12, max_iter=2000)
+    if sparse:
+        model.fit(coo_array((X[~missing], np.nonzero(~missing)), shape=X.shape))
+    else:
+        model.fit(np.where(missing, np.nan, X))
+    assert factor_match_score(model.kruskal_, truth) > 0.9999
+    np.testing.assert_allclose(model.kruskal_.to_dense()[missing], X[missing], atol=1e-3)
+
+
+def test_stored_zeros_are_observations():
+    coords = np.nonzero(np.ones((4, 3, 2)))
+    values = np.zeros(24)
+    values[:12] = 1.0
+    observed = coo_array((values, coords), shape=(4, 3, 2))
+    model = CP(1, missing="unobserved", random_state=0).fit(observed)
+    np.testing.assert_allclose(model.kruskal_.to_dense()[2:], 0, atol=1e-8)
+
+
+def test_slices_without_observations_stay_finite():
+    X = make_low_rank((9, 8, 7), 2, random_state=0)[0]
+    X[4] = np.nan
+    X[:, 3] = np.nan
+    model = CP(2, random_state=0).fit(X)
+    assert all(np.isfinite(factor).all() for factor in model.factors_)
+    assert model.score(X) > 0.999
+    features = model.transform(X[[4, 5]])
+    assert features[0].tolist() == [0, 0]
+
+
+def test_fewer_observations_than_components_stay_finite():
+    X = np.full((6, 5, 4), np.nan)
+    X[np.arange(5), np.arange(5), [0, 1, 2, 3, 0]] = [1.0, 2.0, 3.0, 4.0, 5.0]
+    seen = ~np.isnan(X)
+    sparse = coo_array((X[seen], np.nonzero(seen)), shape=X.shape)
+    for data in (X, sparse):
+        for init in ("svd", "random"):
+            model = CP(3, init=init, missing="unobserved", random_state=0).fit(data)
+            assert np.abs(model.transform(data)).max() < 1e3
+            assert model.score(data) > 0.9
+
+
+def test_nothing_observed_is_refused():
+    with pytest.raises(InvalidInputError, match="Every entry is NaN"):
+        CP(1).fit(np.full((3, 3), np.nan))
+    with pytest.raises(InvalidInputError, match="no stored entry"):
+        CP(1, missing="unobserved").fit(coo_array((3, 3, 3)))
+
+
+def test_score_counts_observed_entries_only():
+    X = make_low_rank((9, 8, 7), 2, noise=0.3, random_state=0)[0]
+    missing = holes(X, 0.3)
+    model = CP(2, random_state=0).fit(np.where(missing, np.nan, X))
+    error = (X - model.kruskal_.to_dense())[~missing]
+    expected = 1 - np.sum(error**2) / np.sum(X[~missing] ** 2)
+    assert model.score(X, mask=~missing) == pytest.approx(expected, rel=1e-6)

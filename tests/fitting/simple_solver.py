@@ -1,0 +1,52 @@
+"""Small solvers with known behaviour, to test what is common to all."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from polyad.fitting import Solver
+
+
+@dataclass(frozen=True)
+class Point:
+    position: np.ndarray
+
+
+class Halving(Solver[Point]):
+    """Halves a vector at each step: objective |x|², which falls by a factor of four."""
+
+    name: ClassVar[str] = "Halving"
+
+    def step(self, state: Point) -> Point:
+        return Point(state.position / 2)
+
+    def objective(self, state: Point) -> float:
+        return float(np.sum(state.position**2))
+
+    def diagnostics(self, state: Point) -> dict[str, float]:
+        return {"length": float(np.linalg.norm(state.position))}
+
+
+class Scripted(Solver[Point]):
+    """Runs through a given list of objectives."""
+
+    name: ClassVar[str] = "Scripted"
+
+    def __init__(self, values: list[float], *, floor: float = 0.0) -> None:
+        self.values = values
+        self.floor = floor
+
+    def step(self, state: Point) -> Point:
+        return Point(state.position + 1)
+
+    def objective(self, state: Point) -> float:
+        return self.values[int(state.position[0])]
+
+
+class ScriptedWithoutPromise(Scripted):
+    promises_descent: ClassVar[bool] = False
+
+
+def start(_number: int = 0, _seed: int = 0) -> Point:
+    return Point(np.zeros(1))

@@ -1,0 +1,203 @@
+import logging
+import math
+import time
+
+import numpy as np
+import pytest
+
+from polyad.exceptions import Status
+from polyad.fitting import FitOptions, fit_best
+from polyad.fitting.driver import FitError, begin, run
+from tests.fitting.simple_solver import Halving, Point, Scripted, ScriptedWithoutPromise, start
+
+
+def fit(solver, first=None, **options):
+    return run(solver, begin(solver, first or start()), FitOptions(**options))
+
+
+def test_stops_by_relative_change():
+    result = fit(Scripted([8.0, 4.0, 3.0, 2.9999, 1.0]), tol=1e-3)
+    assert result.status is Status.CONVERGED
+    assert result.history.objective == [8.0, 4.0, 3.0, 2.9999]
+
+
+def test_stops_at_the_floor():
+    result = fit(Scripted([8.0, 4.0, 1e-9, 1e-12], floor=1e-8), tol=1e-6)
+    assert result.status is Status.CONVERGED
+    assert result.history.n_iter == 2
+
+
+def test_zero_tol_runs_all_iterations():
+    result = fit(Scripted([1.0] * 8), tol=0.0, max_iter=7)
+    assert result.status is Status.MAX_ITER
+    assert result.history.n_iter == 7
+
+
+def test_stops_at_max_iter_and_warns_by_status():
+    result = fit(Halving(), Point(np.ones(2)), max_iter=3)
+    assert result.status is Status.MAX_ITER
+    assert not result.status.is_success
+    assert "max_iter" in result.status.advice
+
+
+def test_stops_when_the_time_is_up():
+    class Slow(Halving):
+        def step(self, state):
+            time.sleep(0.02)
+            return super().step(state)
+
+    result = fit(Slow(), Point(np.ones(2)), max_iter=10**6, tol=0.0, time_budget=0.1)
+    assert result.status is Status.TIME_BUDGET
+    assert 1 <= result.history.n_iter <= 6
+
+
+def test_a_rise_within_rounding_is_not_a_stall():
+    result = fit(Scripted([2.0, 1.0, 1.0 + 1e-10, 0.5, 0.5], floor=1e-9), tol=1e-12)
+    assert result.status is Status.CONVERGED
+    assert result.history.n_iter == 2
+    assert result.state.position[0] == 2
+    result = fit(Scripted([2.0, 1.0, 1.0 + 3e-9, 0.5], floor=1e-9), tol=0, max_iter=3)
+    assert result.status is Status.MAX_ITER
+
+
+def test_a_broken_promise_of_descent_stalls_and_keeps_the_best():
+    result = fit(Scripted([4.0, 1.0, 3.0, 0.5]), tol=1e-6)
+    assert result.status is Status.STALLED
+    assert result.best_objective == 1.0
+    assert result.state.position[0] == 1
+
+
+def test_a_method_without_promise_keeps_the_best_of_all():
+    result = fit(ScriptedWithoutPromise([4.0, 1.0, 3.0, 2.0]), tol=1e-6, max_iter=3)
+    assert result.status is Status.MAX_ITER
+    assert result.state.position[0] == 1
+    assert result.last.position[0] == 3
+
+
+def test_divergence_is_seen():
+    result = fit(ScriptedWithoutPromise([1.0, 0.5, 1e5, 1e9]), tol=1e-6)
+    assert result.status is Status.DIVERGED
+    assert result.state.position[0] == 1
+
+
+def test_a_negative_start_is_no_divergence():
+    result = fit(ScriptedWithoutPromise([-1.0, 5.0, -3.0, -3.0]), tol=1e-6)
+    assert result.status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_raises_and_leaves_the_last_state(bad):
+    with pytest.raises(FitError, match="Iteration 3 of Scripted") as caught:
+        fit(Scripted([4.0, 3.0, 2.0, bad, 1.0]))
+    assert caught.value.result.state.position[0] == 2
+    assert caught.value.result.history.n_iter == 2
+
+
+def test_a_bad_start_raises():
+    with pytest.raises(FitError, match="at the start"):
+        begin(Scripted([math.nan]), start())
+
+
+def test_callbacks_see_each_iteration_and_may_stop():
+    seen = []
+    result = fit(
+        Halving(),
+        Point(np.ones(1)),
+        callbacks=(lambda news: seen.append(news.number), lambda news: news.number == 4),
+    )
+    assert result.status is Status.STOPPED
+    assert result.status.is_success
+    assert seen == [1, 2, 3, 4]
+
+
+def test_only_true_stops():
+    result = fit(Scripted([4.0, 3.0, 2.0, 1.0]), max_iter=3, callbacks=(lambda _: 1,))
+    assert result.status is Status.MAX_ITER
+
+
+def test_interrupt_in_a_step_keeps_the_state():
+    class Interrupted(Halving):
+        def step(self, state):
+            if state.position[0] < 0.2:
+                raise KeyboardInterrupt
+            return super().step(state)
+
+    result = fit(Interrupted(), Point(np.ones(1)))
+    assert result.status is Status.INTERRUPTED
+    assert result.state.position[0] == 0.125
+    assert result.history.n_iter == 3
+
+
+def test_history_as_a_table():
+    history = fit(Halving(), Point(np.ones(1)), max_iter=3).history
+    table = history.to_frame()
+    assert table.index.tolist() == [0, 1, 2, 3]
+    assert table.columns.tolist() == ["objective", "seconds", "length"]
+    assert table["objective"].tolist() == [1, 0.25, 0.0625, 0.015625]
+    assert table["seconds"].is_monotonic_increasing
+    assert repr(history) == "History(3 iterations, objective 1 -> 0.015625)"
+
+
+def test_history_plot():
+    history = fit(Halving(), Point(np.ones(1)), max_iter=5).history
+    axes = history.plot()
+    assert axes.get_yscale() == "log"
+    assert len(axes.lines[0].get_ydata()) == 6
+
+
+def test_restarts_keep_the_best():
+    class Fixed(Halving):
+        def step(self, state):
+            return state
+
+    tried = []
+
+    def starts(number, seed):
+        tried.append((number, seed))
+        return Point(np.array([[3.0], [1.0], [2.0]][number]))
+
+    result = fit_best(Fixed(), starts, [11, 12, 13], FitOptions())
+    assert tried == [(0, 11), (1, 12), (2, 13)]
+    assert result.best_objective == 1.0
+
+
+def test_restart_that_breaks_down_is_passed_over():
+    def starts(number, _seed):
+        return Point(np.array([0.0 if number == 0 else 3.0]))
+
+    result = fit_best(Scripted([4.0, math.nan, 0, 3.0, 3.0]), starts, [1, 2], FitOptions())
+    assert result.best_objective == 3.0
+
+
+def test_all_restarts_broken_raises():
+    with pytest.raises(FitError):
+        fit_best(Scripted([4.0, math.nan]), start, [1, 2], FitOptions())
+
+
+def test_restarts_share_the_time_budget():
+    class Slow(Halving):
+        def step(self, state):
+            time.sleep(0.02)
+            return state
+
+    starts = []
+
+    def begin_at(number, _seed):
+        starts.append(number)
+        return Point(np.ones(1))
+
+    options = FitOptions(time_budget=0.05, tol=0.0, max_iter=10**6)
+    result = fit_best(Slow(), begin_at, list(range(50)), options)
+    assert result.status is Status.TIME_BUDGET
+    assert starts == [0]
+
+
+def test_progress_bar_and_log(capsys, caplog):
+    with caplog.at_level(logging.INFO, logger="polyad"):
+        fit(Halving(), Point(np.ones(1)), max_iter=3, verbose=2)
+    assert "Halving" in capsys.readouterr().err
+    assert [record.message for record in caplog.records][-1].startswith("Halving: iteration 3")
+    fit(Halving(), Point(np.ones(1)), max_iter=3)
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out == ""

@@ -1,0 +1,299 @@
+"""The shape of the house: who may import whom, what no module does, and what is public."""
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import polyad
+
+SOURCE = Path(polyad.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+GROUND = {"exceptions", "arrays", "threads", "files", "_version"}
+FLOORS = {"tensor", "fitting"}
+MIDDLE = {"validation", "base"}
+ROOMS = {"cp"}
+TOP = {"datasets", "io", "report"}
+ROOT = "polyad"
+
+# Each part of the house, and the parts that it may use besides itself and the ground.
+MAY_USE = {
+    **{part: set() for part in GROUND},
+    "tensor": set(),
+    "fitting": set(),
+    "validation": {"tensor"},
+    "base": {"validation", "tensor", "fitting"},
+    **{room: FLOORS | MIDDLE for room in ROOMS},
+    "datasets": FLOORS | MIDDLE | ROOMS,
+    "report": FLOORS | MIDDLE | ROOMS,
+    # Model files name their class: the root has the list of estimators.
+    "io": FLOORS | MIDDLE | ROOMS | {ROOT},
+    ROOT: GROUND | FLOORS | MIDDLE | ROOMS | TOP,
+}
+
+
+def name_of(path):
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def part_of(module):
+    """Return the part of the house that ``polyad.x.y`` is in."""
+    return module.split(".")[1] if "." in module else ROOT
+
+
+MODULES = {name_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+
+def imports(module, tree):
+    """Return every module that is imported anywhere in a tree, also for type checking."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in MODULES else node.module
+
+
+def test_every_part_has_its_rules():
+    assert {part_of(module) for module in MODULES} == set(MAY_USE)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_down_only(module):
+    own = part_of(module)
+    allowed = MAY_USE[own] | {own} | GROUND
+    for target in imports(module, MODULES[module]):
+        package = target.partition(".")[0]
+        assert package != "tests", f"{module} imports the tests"
+        if package == "polyad":
+            assert part_of(target) in allowed, f"{module} imports {target}"
+
+
+def test_the_rules_see_a_forbidden_import():
+    """The reader of imports finds them inside functions and type checking blocks too."""
+    text = """
+if TYPE_CHECKING:
+    from polyad.cp import CP
+def function():
+    import polyad.io.model
+    from polyad import report
+"""
+    found = {part_of(target) for target in imports("polyad.tensor.x", ast.parse(text))}
+    assert found == {"cp", "io", "report"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_the_surface_knows_scikit_learn(module):
+    has_surface = module == "polyad.base" or module.endswith(".estimator")
+    if has_surface or part_of(module) in TOP:
+        return
+    packages = {target.partition(".")[0] for target in imports(module, MODULES[module])}
+    assert "sklearn" not in packages
+
+
+OPTIONAL = {"torch", "matplotlib", "tensorly", "pyttb", "sparse", "xarray", "polars", "dask"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_optional_packages_are_imported_where_they_are_used(module):
+    top_level = ast.Module([node for node in MODULES[module].body if not is_block(node)], [])
+    packages = {target.partition(".")[0] for target in imports(module, top_level)}
+    assert not packages & OPTIONAL
+
+
+def is_block(node):
+    return isinstance(node, ast.FunctionDef | ast.ClassDef | ast.If)
+
+
+# What no module does.
+
+FORBIDDEN_CALLS = {"print", "eval", "exec", "compile", "breakpoint", "input", "__import__"}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "random"}
+GENERATORS = {"RandomState", "Generator", "default_rng", "SeedSequence", "PCG64"}
+
+
+def dotted(node):
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else "?"
+
+
+def offences(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = dotted(node.func)
+            if name in FORBIDDEN_CALLS or name in ("joblib.load", "joblib.dump", "os.system"):
+                yield node.lineno, name
+            for keyword in node.keywords:
+                value = getattr(keyword.value, "value", None)
+                if keyword.arg == "allow_pickle" and value is not False:
+                    yield node.lineno, "allow_pickle"
+        if isinstance(node, ast.Attribute):
+            module, _, function = dotted(node).rpartition(".")
+            if module in ("np.random", "numpy.random") and function not in GENERATORS:
+                yield node.lineno, f"np.random.{function}"
+        if isinstance(node, ast.Assert):
+            yield node.lineno, "assert"
+        if isinstance(node, ast.Global):
+            yield node.lineno, "global"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_no_module_does(module):
+    assert list(offences(MODULES[module])) == []
+    packages = {target.partition(".")[0] for target in imports(module, MODULES[module])}
+    assert not packages & FORBIDDEN_MODULES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("print(1)", "eval('1')", "joblib.load(f)", "np.random.seed(0)", "np.random.rand(3)"),
+        *("np.load(f, allow_pickle=True)", "np.load(f, allow_pickle=flag)", "assert 1"),
+    ],
+)
+def test_the_rules_see_an_offence(text):
+    assert len(list(offences(ast.parse(text)))) == 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_stay_readable(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
+
+
+# What is public.
+
+PUBLIC = {
+    "polyad": [
+        *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "PolyadError"),
+        *("Status", "__version__", "cp", "datasets", "exceptions", "factor_match_score"),
+        *("fitting", "io", "load", "report", "tensor"),
+    ],
+    "polyad.cp": ["CP"],
+    "polyad.datasets": ["load_digits", "make_low_rank", "make_sparse"],
+    "polyad.fitting": [
+        *("Checkpoint", "FitOptions", "FitResult", "History", "Iteration", "Resumable", "Solver"),
+        "fit_best",
+    ],
+    "polyad.io": [
+        *("from_pyttb", "from_sparse", "from_tensorly", "from_xarray", "load", "read_tns"),
+        *("to_pyttb", "to_sparse", "to_tensorly", "to_xarray", "write_tns"),
+    ],
+    "polyad.report": ["plot_components", "write_report"],
+    "polyad.tensor": [
+        *("DenseTensor", "KruskalTensor", "LabelledTensor", "Matching", "SparseTensor"),
+        *("canonicalize_components", "factor_match_score", "fold", "khatri_rao"),
+        *("kruskal_to_dense", "match_components", "mttkrp", "unfold"),
+    ],
+}
+
+
+def packages():
+    return {name_of(path) for path in FILES if path.name == "__init__.py"}
+
+
+def test_the_public_names_are_these():
+    """A change here is a change for users: it belongs into CHANGELOG.md."""
+    found = {name: sorted(importlib.import_module(name).__all__) for name in packages()}
+    assert found == {name: sorted(names) for name, names in PUBLIC.items()}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, names in PUBLIC.items() for name in names]
+)
+def test_every_public_name_resolves_and_is_documented(module, name):
+    value = getattr(importlib.import_module(module), name)
+    if name == "__version__":
+        assert isinstance(value, str)
+        return
+    assert inspect.getdoc(value), name
+    if inspect.isclass(value):
+        for inner, member in vars(value).items():
+            if not inner.startswith("_") and (callable(member) or isinstance(member, property)):
+                assert inspect.getdoc(getattr(value, inner)), f"{name}.{inner}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_and_public_definition_has_a_docstring(module):
+    tree = MODULES[module]
+    assert ast.get_docstring(tree)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), node.name
+
+
+def test_dir_shows_the_public_names():
+    assert dir(polyad) == sorted(polyad.__all__)
+
+
+def test_an_unknown_attribute_is_named():
+    with pytest.raises(AttributeError, match="module 'polyad' has no attribute 'NMF'"):
+        polyad.NMF  # noqa: B018
+    with pytest.raises(ImportError, match="NMF"):
+        from polyad import NMF  # noqa: F401
+
+
+def test_star_import_gives_the_public_names():
+    names = {}
+    exec("from polyad import *", names)
+    assert set(names) >= set(polyad.__all__)
+
+
+# Importing.
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+HEAVY = "numba pandas sklearn torch matplotlib scipy numpy xarray polars sparse pyttb tensorly"
+
+
+def test_importing_polyad_is_light():
+    code = f"""
+import sys, polyad
+polyad.__version__, dir(polyad)
+print([name for name in {HEAVY.split()} if name in sys.modules])
+"""
+    assert run(code) == "[]"
+
+
+def test_making_an_estimator_needs_no_optional_package():
+    """Nor does a fit: each optional package is as if it were not installed."""
+    code = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted(OPTIONAL)}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import numpy as np, polyad
+X = np.random.default_rng(0).random((6, 5, 4))
+model = polyad.CP(2, random_state=0).fit(X)
+polyad.io.read_tns, polyad.report.write_report, polyad.datasets.load_digits
+print(model.transform(X).shape, polyad.LabelledTensor(X, modes=list("abc")).shape)
+"""
+    assert run(code) == "(6, 2) (6, 5, 4)"
+
+
+def test_every_module_can_be_imported_first():
+    """No module relies on another having been imported before: there are no cycles."""
+    code = f"""
+import importlib, sys
+for module in {list(MODULES)}:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "polyad"]:
+        del sys.modules[name]
+    importlib.import_module(module)
+print("fine")
+"""
+    assert run(code) == "fine"

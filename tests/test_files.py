@@ -1,0 +1,138 @@
+"""Files that are replaced whole or not at all."""
+
+import os
+import stat
+
+import pytest
+
+from polyad.files import replacing
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_file(tmp_path):
+    with replacing(tmp_path / "new") as stream:
+        stream.write(b"text")
+        assert not (tmp_path / "new").exists()
+    assert (tmp_path / "new").read_bytes() == b"text"
+    assert os.listdir(tmp_path) == ["new"]
+
+
+@pytest.mark.parametrize("as_path", [str, os.fspath, lambda path: path])
+def test_a_file_is_replaced_when_the_block_ends(tmp_path, as_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with replacing(as_path(path)) as stream:
+        stream.write(b"new")
+        stream.flush()
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_path_without_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with replacing("here") as stream:
+        stream.write(b"text")
+    assert (tmp_path / "here").read_bytes() == b"text"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, OSError])
+def test_an_error_keeps_the_old_file_and_leaves_nothing_else(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write_a_half():
+        with replacing(path) as stream:
+            stream.write(b"half of the ne")
+            raise error
+
+    with pytest.raises(error):
+        write_a_half()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_error_leaves_no_file_where_there_was_none(tmp_path):
+    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "file"):
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
+def test_a_full_disk_keeps_the_old_file(tmp_path, monkeypatch, step):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(OSError, match="No space left"), replacing(path) as stream:
+        stream.write(b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o027])
+def test_a_new_file_follows_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        with replacing(tmp_path / "file"):
+            pass
+        assert os.umask(mask) == mask, "the umask was changed"
+    finally:
+        os.umask(before)
+    assert mode_of(tmp_path / "file") == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_a_replaced_file_keeps_its_permissions(tmp_path, mode):
+    path = tmp_path / "file"
+    path.touch()
+    path.chmod(mode)
+    with replacing(path) as stream:
+        stream.write(b"new")
+        # Nobody else may read what is not complete.
+        (temporary,) = (p for p in tmp_path.iterdir() if p != path)
+        assert mode_of(temporary) == 0o600
+    assert mode_of(path) == mode
+
+
+def test_a_missing_folder_is_named_before_any_work(tmp_path):
+    entered = False
+    with (
+        pytest.raises(FileNotFoundError, match=r"folder of file does not exist") as caught,
+        replacing(tmp_path / "nowhere" / "file"),
+    ):
+        entered = True
+    assert not entered
+    assert caught.value.filename == str(tmp_path / "nowhere")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_is_not_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="directory"), replacing(tmp_path / "folder") as stream:
+        stream.write(b"text")
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize("name", ["x" * 250, "ü" * 120, "with space", ".hidden", "a.b.c"])
+def test_any_name_that_the_system_allows(tmp_path, name):
+    for content in (b"first", b"second"):
+        with replacing(tmp_path / name) as stream:
+            stream.write(content)
+    assert (tmp_path / name).read_bytes() == b"second"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_two_writers_at_once_do_not_mix(tmp_path):
+    path = tmp_path / "file"
+    with replacing(path) as first, replacing(path) as second:
+        first.write(b"aaaa")
+        second.write(b"bb")
+    assert path.read_bytes() == b"aaaa"  # the block that ends last
+    assert os.listdir(tmp_path) == ["file"]
