@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from array_api_compat import array_namespace, device
 from sklearn.base import _fit_context
-from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils._param_validation import Interval
 
 from polyad.arrays import Array, to_numpy
-from polyad.base import TensorEstimator, joined_labels
+from polyad.base import joined_labels
+from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.online import OnlineSums, add_batch, sums_of_fit
-from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.problem import CompleteProblem, Problem, build_problem
-from polyad.cp.solver import ALSState, AlternatingLeastSquares
-from polyad.cp.start import given_start, make_start
-from polyad.exceptions import InvalidInputError, Status
-from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
-from polyad.fitting.checkpoint import digest
-from polyad.fitting.driver import FitError
-from polyad.tensor.alignment import normalize_components, weight_order
+from polyad.cp.solver import AlternatingLeastSquares
+from polyad.exceptions import InvalidInputError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.kruskal import KruskalTensor, column_norms
-from polyad.tensor.products import kruskal_to_dense
 from polyad.threads import thread_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from polyad.fitting import FitResult, Iteration
     from polyad.validation import Missing, TensorInput
 
 
-class CP(TensorEstimator):
+class CP(CPFamily):
     r"""CP decomposition by alternating least squares (CANDECOMP/PARAFAC).
 
     Minimises
@@ -137,27 +129,12 @@ class CP(TensorEstimator):
     """
 
     _accepts_nan: ClassVar[bool] = True
-    # The lengths that the columns of the modes other than the samples had during the fit.
-    _lengths: list[Array]
     # The sums of `partial_fit`, or None before the first.
     _online_sums: tuple[list[Array], list[Array]] | None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "init": [object],
-        "n_init": [Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
+        **COMMON_CONSTRAINTS,
         "ridge": [Interval(Real, 0, None, closed="left")],
-        "fixed_modes": ["array-like", set, frozenset],
-        "missing": [StrOptions({"zero", "unobserved"})],
-        "time_budget": [Interval(Real, 0, None, closed="neither"), None],
-        "random_state": ["random_state"],
-        "n_jobs": [Integral, None],
-        "warm_start": ["boolean"],
-        "checkpoint": [object],
-        "callbacks": ["array-like", callable, None],
-        "verbose": ["verbose"],
     }
 
     def __init__(
@@ -195,93 +172,6 @@ class CP(TensorEstimator):
         self.callbacks = callbacks
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
-        """Decompose a tensor.
-
-        Parameters
-        ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Dense, sparse or labelled data; mode 0 holds the samples. NaN marks missing entries of
-            dense data.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
-        """
-        self._fit(X, mask)
-        self._report_ending()
-        return self
-
-    def fit_transform(self, X: Any, y: Any = None, *, mask: Any = None) -> Array:
-        """Decompose a tensor and return the features of its samples.
-
-        Parameters
-        ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            The data.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
-
-        Returns
-        -------
-        array of shape (n_samples, n_components)
-            The factor of the samples times the weights.
-        """
-        self._fit(X, mask)
-        self._report_ending()
-        return self.factors_[0] * self.weights_[None, :]
-
-    def transform(self, X: Any, *, mask: Any = None) -> Array:
-        """Return the features of new samples, with the other modes held as they are.
-
-        Parameters
-        ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            New samples. Labelled data is matched by label.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
-
-        Returns
-        -------
-        array of shape (n_samples, n_components)
-            The least-squares coefficients of each sample on ``components_``.
-        """
-        given = self._validate_new(X, mask=mask)
-        with thread_limit(self.n_jobs):
-            problem = build_problem(given.data, self.missing)
-            return self._rows(problem) * 2.0**problem.exponent
-
-    def inverse_transform(self, X: Array) -> Array:
-        """Return the samples that features stand for.
-
-        Parameters
-        ----------
-        X : array of shape (n_samples, n_components)
-            Features, as ``transform`` returns them.
-
-        Returns
-        -------
-        array of shape (n_samples, n_1, ...)
-            The sum of the components, each times its feature.
-        """
-        check_is_fitted(self)
-        features = X.to_numpy() if hasattr(X, "to_numpy") else X
-        features = features if hasattr(features, "shape") else np.asarray(features, dtype=float)
-        n_components = int(self.weights_.shape[0])
-        if features.ndim != 2 or features.shape[1] != n_components:
-            message = (
-                f"The features have the shape {tuple(features.shape)}; (n_samples, "
-                f"{n_components}) is needed, as transform returns them."
-            )
-            raise InvalidInputError(message)
-        xp = array_namespace(self.weights_)
-        rows = xp.asarray(features, dtype=self.weights_.dtype)
-        shape = [int(rows.shape[0]), *(int(factor.shape[0]) for factor in self.factors_[1:])]
-        self._check_dense_size(shape, "inverse_transform")
-        return kruskal_to_dense(xp.ones_like(self.weights_), [rows, *self.factors_[1:]])
-
     def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
         """Return the explained variation of samples: 1 minus the squared error over the squares.
 
@@ -299,7 +189,7 @@ class CP(TensorEstimator):
         """
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):
-            problem = build_problem(given.data, self.missing)
+            problem = self._problem(given)
             others = [problem.asarray(factor) for factor in self.factors_[1:]]
             residual = problem.residual([self._rows(problem), *others])
         if problem.norm_squared == 0:
@@ -379,109 +269,6 @@ class CP(TensorEstimator):
         data = given.data if own else to_numpy(given.data)
         return xp.asarray(data, dtype=self.weights_.dtype, device=device(self.weights_))
 
-    @_fit_context(prefer_skip_nested_validation=True)
-    def _fit(self, X: Any, mask: Any) -> None:
-        earlier = self.kruskal_ if self.warm_start and hasattr(self, "factors_") else None
-        given = self._validate_fit(X, mask=mask)
-        check_rank(self.n_components, given.shape)
-        fixed = read_fixed_modes(self.fixed_modes, len(given.shape), self.init)
-        if earlier is not None and earlier.shape != given.shape:
-            message = (
-                f"warm_start=True goes on from a model of shape {earlier.shape}, but X has the "
-                f"shape {given.shape}. Use partial_fit for further samples, or warm_start=False."
-            )
-            raise InvalidInputError(message)
-        with thread_limit(self.n_jobs):
-            problem = build_problem(given.data, self.missing)
-            if self.missing == "unobserved" and given.is_sparse and given.data.nnz == 0:
-                message = "The sparse data has no stored entry, so nothing was observed."
-                raise InvalidInputError(message)
-            if problem.norm_squared == 0:
-                self._warn_about_data("every entry is zero, and so is the decomposition.")
-            solver = AlternatingLeastSquares(problem, ridge=self.ridge, fixed_modes=fixed)
-            broken: FitError | None = None
-            try:
-                result = self._run(solver, self.init if earlier is None else earlier)
-            except FitError as error:
-                broken, result = error, error.result
-            self._store(solver, result)
-        self._remember(X, given)
-        self.n_samples_seen_ = given.shape[0]
-        if broken is not None:
-            raise broken
-
-    def _run(self, solver: AlternatingLeastSquares, init: Any) -> FitResult[ALSState]:
-        """Fit from each start and return the best."""
-        problem, n_components = solver.problem, self.n_components
-        if not (isinstance(init, str) and init in ("svd", "random")):
-            init = given_start(problem, n_components, init)
-
-        def start(number: int, seed: int) -> ALSState:
-            return solver.init(make_start(problem, n_components, init, number=number, seed=seed))
-
-        # Given factors are one start; more of the same would only repeat it.
-        n_starts = self.n_init if isinstance(init, str) else 1
-        generator = check_random_state(self.random_state)
-        seeds = [int(seed) for seed in generator.randint(2**31 - 1, size=n_starts)]
-        callbacks = self.callbacks or ()
-        options = FitOptions(
-            max_iter=self.max_iter,
-            tol=self.tol,
-            time_budget=self.time_budget,
-            callbacks=(callbacks,) if callable(callbacks) else tuple(callbacks),
-            verbose=int(self.verbose),
-        )
-        checkpoint = Checkpoint.of(self.checkpoint)
-        resumable = None
-        if checkpoint is not None:
-            resumable = Resumable(checkpoint, self._identity(solver, init), ALSState)
-        return fit_best(solver, start, seeds, options, resumable=resumable)
-
-    def _identity(self, solver: AlternatingLeastSquares, init: Any) -> dict[str, Any]:
-        """Return what must be the same for a checkpoint to be of the same fit."""
-        seed = self.random_state
-        return {
-            "method": solver.name,
-            "data": solver.problem.digest(),
-            "n_components": int(self.n_components),
-            "init": init if isinstance(init, str) else digest(init),
-            "n_init": int(self.n_init),
-            "ridge": float(self.ridge),
-            "fixed_modes": sorted(solver.fixed_modes),
-            "missing": self.missing,
-            "random_state": int(seed) if isinstance(seed, Integral) else None,
-        }
-
-    def _store(self, solver: AlternatingLeastSquares, result: FitResult[ALSState]) -> None:
-        """Bring a result to canonical form and keep it."""
-        factors = list(result.state.factors)
-        if solver.ridge > 0 and 0 in solver.free_modes:
-            # Balancing moved the samples away from their minimum for the others.
-            factors[0] = solver.problem.minimizer(factors, 0, solver.ridge)
-        xp = array_namespace(factors[0])
-        weights = xp.ones_like(factors[0][0, :]) * 2.0**solver.problem.exponent
-        tensor = normalize_components(KruskalTensor(weights, factors), solver.fixed_modes)
-        order = [] if solver.fixed_modes else weight_order(tensor)
-        tensor = tensor.take(order) if order else tensor
-        self.weights_, self.factors_ = tensor.weights, list(tensor.factors)
-        # The ridge of a sample depends on the lengths that the other factors had in the fit.
-        lengths = solver.lengths(factors)[1:]
-        index = xp.asarray(order, dtype=xp.int64)
-        self._lengths = [xp.take(length, index) if order else length for length in lengths]
-        self._online_sums = None
-        self.history_ = result.history
-        self.status_ = result.status or Status.DIVERGED
-        self.n_iter_ = result.history.n_iter
-        self.objective_ = result.best_objective
-
-    def _others(self) -> tuple[list[Array], Array]:
-        """Return the other factors in the scale of the fit, and that scale."""
-        scaled = [
-            factor * length[None, :]
-            for factor, length in zip(self.factors_[1:], self._lengths, strict=True)
-        ]
-        return scaled, math.prod(self._lengths)
-
     def _rows(self, problem: Problem) -> Array:
         """Return the coefficients of samples on the components."""
         others, scale = self._others()
@@ -489,3 +276,16 @@ class CP(TensorEstimator):
         others = [problem.asarray(factor) for factor in others]
         rows = problem.minimizer([start, *others], 0, self.ridge)
         return rows * problem.asarray(scale)[None, :]
+
+    def _problem(self, given: TensorInput) -> Problem:
+        return build_problem(given.data, self.missing)
+
+    def _solver(self, problem: Problem, fixed_modes: list[int]) -> AlternatingLeastSquares:
+        return AlternatingLeastSquares(problem, ridge=self.ridge, fixed_modes=fixed_modes)
+
+    def _own_identity(self) -> dict[str, Any]:
+        return {"ridge": float(self.ridge)}
+
+    def _store(self, solver: Any, result: FitResult[Any]) -> None:
+        super()._store(solver, result)
+        self._online_sums = None

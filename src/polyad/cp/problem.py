@@ -80,8 +80,8 @@ def _exponent(stored: Array) -> int:
     return exponent if abs(exponent) > limit else 0
 
 
-class Problem(ABC):
-    """Data, as alternating least squares sees it.
+class FitData:
+    """The data of a fit, whatever its loss.
 
     Parameters
     ----------
@@ -113,6 +113,10 @@ class Problem(ABC):
         if isinstance(self.tensor, DenseTensor):
             return digest([self.tensor.array])
         return digest([np.asarray(self.shape), *self.tensor.coords, self.tensor.values])
+
+
+class Problem(FitData, ABC):
+    """Data, as least squares sees it."""
 
     @abstractmethod
     def sweep(self, factors: list[Array], ridge: float, fixed_modes: Collection[int]) -> float:

@@ -24,8 +24,9 @@ How this differs from the textbook algorithm:
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from array_api_compat import array_namespace
 
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from polyad.arrays import Array
-    from polyad.cp.problem import Problem
+    from polyad.cp.problem import FitData, Problem
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,37 @@ class ALSState:
     residual: float
 
 
-class AlternatingLeastSquares(Solver[ALSState]):
+class FactorSolver(Solver[S]):
+    """A solver whose state is made of factors: what the estimators of the family ask for."""
+
+    problem: FitData
+    free_modes: list[int]
+    fixed_modes: frozenset[int]
+    state_type: ClassVar[type[Any]]
+
+    @abstractmethod
+    def init(self, factors: Sequence[Array]) -> S:
+        """Return the state of given factors."""
+
+    @abstractmethod
+    def finish(self, state: S) -> list[Array]:
+        """Return the factors of a state, the samples at their minimum for the others."""
+
+    def lengths(self, factors: Sequence[Array]) -> list[Array]:
+        """Return the lengths of the columns of each free mode, in the unit of the data.
+
+        Fixed modes count as having the length one, because their scale stays in their factors.
+        """
+        share = 2.0 ** (self.problem.exponent / len(self.free_modes))
+        lengths = [column_norms(factor) for factor in factors]
+        xp = array_namespace(lengths[0])
+        return [
+            length * share if k in self.free_modes else xp.ones_like(length)
+            for k, length in enumerate(lengths)
+        ]
+
+
+class AlternatingLeastSquares(FactorSolver[ALSState]):
     """CP by alternating least squares.
 
     Parameters
@@ -62,6 +95,8 @@ class AlternatingLeastSquares(Solver[ALSState]):
 
     name: ClassVar[str] = "CP"
     promises_descent: ClassVar[bool] = True
+    state_type: ClassVar[type[Any]] = ALSState
+    problem: Problem
 
     def __init__(
         self, problem: Problem, *, ridge: float = 0.0, fixed_modes: Collection[int] = ()
@@ -95,18 +130,12 @@ class AlternatingLeastSquares(Solver[ALSState]):
         size = sum(float(xp.sum(state.factors[k] ** 2)) for k in self.free_modes)
         return 0.5 * self.unit * (state.residual + self.ridge * size)
 
-    def lengths(self, factors: Sequence[Array]) -> list[Array]:
-        """Return the lengths of the columns of each free mode, in the unit of the data.
-
-        Fixed modes count as having the length one, because their scale stays in their factors.
-        """
-        share = 2.0 ** (self.problem.exponent / len(self.free_modes))
-        lengths = [column_norms(factor) for factor in factors]
-        xp = array_namespace(lengths[0])
-        return [
-            length * share if k in self.free_modes else xp.ones_like(length)
-            for k, length in enumerate(lengths)
-        ]
+    def finish(self, state: ALSState) -> list[Array]:
+        """Return the factors; balancing moved the samples away from their minimum."""
+        factors = list(state.factors)
+        if self.ridge > 0 and 0 in self.free_modes:
+            factors[0] = self.problem.minimizer(factors, 0, self.ridge)
+        return factors
 
     def adopt(self, state: ALSState) -> ALSState:
         """Move the factors of a checkpoint to the namespace, device and type of the data."""

@@ -16,7 +16,7 @@ from polyad.tensor.products import gram_product, unfold
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from polyad.cp.problem import Problem
+    from polyad.cp.problem import FitData
     from polyad.tensor.sparse import SparseTensor
 
 # Subspace iteration on the Gram matrix: enough for a start, which needs no exact vectors.
@@ -25,7 +25,7 @@ _POWER_STEPS = 3
 
 
 def make_start(
-    problem: Problem, n_components: int, init: str | list[Array], *, number: int, seed: int
+    problem: FitData, n_components: int, init: str | list[Array], *, number: int, seed: int
 ) -> list[Array]:
     """Return the factors that restart ``number`` begins with: given ones, or made here."""
     if not isinstance(init, str):
@@ -34,7 +34,7 @@ def make_start(
     return _of_the_size_of(problem, make(problem, n_components, seed))
 
 
-def _of_the_size_of(problem: Problem, factors: list[Array]) -> list[Array]:
+def _of_the_size_of(problem: FitData, factors: list[Array]) -> list[Array]:
     """Scale factors so that the model is as large as the data: a ridge then acts as it will."""
     xp = array_namespace(factors[0])
     size = float(xp.sum(gram_product(factors)))
@@ -42,7 +42,7 @@ def _of_the_size_of(problem: Problem, factors: list[Array]) -> list[Array]:
     return [factor * share for factor in factors]
 
 
-def random_start(problem: Problem, n_components: int, seed: int) -> list[Array]:
+def random_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
     """Return factors with independent standard normal entries."""
     generator = np.random.default_rng(seed)
     return [
@@ -50,7 +50,7 @@ def random_start(problem: Problem, n_components: int, seed: int) -> list[Array]:
     ]
 
 
-def svd_start(problem: Problem, n_components: int, seed: int) -> list[Array]:
+def svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
     """Return the leading left singular vectors of each unfolding, found by randomized iteration.
 
     A mode with fewer entries than there are components gets random columns for the rest. Missing
@@ -126,12 +126,12 @@ def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_arra
     return pieces
 
 
-def given_start(problem: Problem, n_components: int, init: Any) -> list[Array]:
+def given_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
     """Read factors that a user gave, with the weights put into the first one.
 
     Parameters
     ----------
-    problem : Problem
+    problem : FitData
         The data.
     n_components : int
         The number of components that the factors must have.

@@ -1,0 +1,283 @@
+"""What the estimators of the CP family share: fit, transform, restarts, checkpoints.
+
+A member says which problem its data makes, which solver minimises it and how the rows of new
+samples are found. Everything else is here, without mathematics.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from array_api_compat import array_namespace
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from polyad.base import TensorEstimator
+from polyad.cp.parameters import check_rank, read_fixed_modes
+from polyad.cp.start import given_start, make_start
+from polyad.exceptions import InvalidInputError, Status
+from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
+from polyad.fitting.checkpoint import digest
+from polyad.fitting.driver import FitError
+from polyad.tensor.alignment import normalize_components, weight_order
+from polyad.tensor.kruskal import KruskalTensor
+from polyad.tensor.products import kruskal_to_dense
+from polyad.threads import thread_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from polyad.arrays import Array
+    from polyad.cp.problem import FitData
+    from polyad.cp.solver import FactorSolver
+    from polyad.validation import Missing, TensorInput
+
+#: The constraints of the parameters that every member has.
+COMMON_CONSTRAINTS: dict[str, list[Any]] = {
+    "n_components": [Interval(Integral, 1, None, closed="left")],
+    "init": [object],
+    "n_init": [Interval(Integral, 1, None, closed="left")],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0, None, closed="left")],
+    "fixed_modes": ["array-like", set, frozenset],
+    "missing": [StrOptions({"zero", "unobserved"})],
+    "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+    "random_state": ["random_state"],
+    "n_jobs": [Integral, None],
+    "warm_start": ["boolean"],
+    "checkpoint": [object],
+    "callbacks": ["array-like", callable, None],
+    "verbose": ["verbose"],
+}
+
+
+class CPFamily(TensorEstimator):
+    """Base of the CP decompositions."""
+
+    # The lengths that the columns of the modes other than the samples had during the fit.
+    _lengths: list[Array]
+
+    if TYPE_CHECKING:  # the parameters that every member has
+        n_components: int
+        init: Any
+        n_init: int
+        max_iter: int
+        tol: float
+        fixed_modes: Iterable[int]
+        missing: Missing
+        time_budget: float | None
+        random_state: int | np.random.RandomState | None
+        n_jobs: int | None
+        warm_start: bool
+        checkpoint: Any
+        callbacks: Sequence[Callable[[Iteration], object]] | None
+        verbose: int
+
+    @abstractmethod
+    def _problem(self, given: TensorInput) -> FitData:
+        """Make the problem of some data."""
+
+    @abstractmethod
+    def _solver(self, problem: Any, fixed_modes: list[int]) -> FactorSolver[Any]:
+        """Make the solver of a problem."""
+
+    @abstractmethod
+    def _rows(self, problem: Any) -> Array:
+        """Return the coefficients of samples on the components."""
+
+    @abstractmethod
+    def _own_identity(self) -> dict[str, Any]:
+        """Return the parameters of the member that a checkpoint must agree with."""
+
+    def fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
+        """Decompose a tensor.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Dense, sparse or labelled data; mode 0 holds the samples. NaN marks missing entries of
+            dense data.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        self._fit(X, mask)
+        self._report_ending()
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, *, mask: Any = None) -> Array:
+        """Decompose a tensor and return the features of its samples.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            The data.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            The factor of the samples times the weights.
+        """
+        self._fit(X, mask)
+        self._report_ending()
+        return self.factors_[0] * self.weights_[None, :]
+
+    def transform(self, X: Any, *, mask: Any = None) -> Array:
+        """Return the features of new samples, with the other modes held as they are.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            New samples. Labelled data is matched by label.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            The best coefficients of each sample on ``components_``.
+        """
+        given = self._validate_new(X, mask=mask)
+        with thread_limit(self.n_jobs):
+            problem = self._problem(given)
+            return self._rows(problem) * 2.0**problem.exponent
+
+    def inverse_transform(self, X: Array) -> Array:
+        """Return the samples that features stand for.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_components)
+            Features, as ``transform`` returns them.
+
+        Returns
+        -------
+        array of shape (n_samples, n_1, ...)
+            The sum of the components, each times its feature.
+        """
+        check_is_fitted(self)
+        features = X.to_numpy() if hasattr(X, "to_numpy") else X
+        features = features if hasattr(features, "shape") else np.asarray(features, dtype=float)
+        n_components = int(self.weights_.shape[0])
+        if features.ndim != 2 or features.shape[1] != n_components:
+            message = (
+                f"The features have the shape {tuple(features.shape)}; (n_samples, "
+                f"{n_components}) is needed, as transform returns them."
+            )
+            raise InvalidInputError(message)
+        xp = array_namespace(self.weights_)
+        rows = xp.asarray(features, dtype=self.weights_.dtype)
+        shape = [int(rows.shape[0]), *(int(factor.shape[0]) for factor in self.factors_[1:])]
+        self._check_dense_size(shape, "inverse_transform")
+        return kruskal_to_dense(xp.ones_like(self.weights_), [rows, *self.factors_[1:]])
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def _fit(self, X: Any, mask: Any) -> None:
+        earlier = self.kruskal_ if self.warm_start and hasattr(self, "factors_") else None
+        given = self._validate_fit(X, mask=mask)
+        check_rank(self.n_components, given.shape)
+        fixed = read_fixed_modes(self.fixed_modes, len(given.shape), self.init)
+        if earlier is not None and earlier.shape != given.shape:
+            message = (
+                f"warm_start=True goes on from a model of shape {earlier.shape}, but X has the "
+                f"shape {given.shape}. Use partial_fit for further samples, or warm_start=False."
+            )
+            raise InvalidInputError(message)
+        with thread_limit(self.n_jobs):
+            problem = self._problem(given)
+            if self.missing == "unobserved" and given.is_sparse and given.data.nnz == 0:
+                message = "The sparse data has no stored entry, so nothing was observed."
+                raise InvalidInputError(message)
+            if problem.norm_squared == 0:
+                self._warn_about_data("every entry is zero, and so is the decomposition.")
+            solver = self._solver(problem, fixed)
+            broken: FitError | None = None
+            try:
+                result = self._run(solver, self.init if earlier is None else earlier)
+            except FitError as error:
+                broken, result = error, error.result
+            self._store(solver, result)
+        self._remember(X, given)
+        self.n_samples_seen_ = given.shape[0]
+        if broken is not None:
+            raise broken
+
+    def _run(self, solver: FactorSolver[Any], init: Any) -> FitResult[Any]:
+        """Fit from each start and return the best."""
+        problem, n_components = solver.problem, self.n_components
+        if not (isinstance(init, str) and init in ("svd", "random")):
+            init = given_start(problem, n_components, init)
+
+        def start(number: int, seed: int) -> Any:
+            factors = make_start(problem, n_components, init, number=number, seed=seed)
+            return solver.init(factors)
+
+        # Given factors are one start; more of the same would only repeat it.
+        n_starts = self.n_init if isinstance(init, str) else 1
+        generator = check_random_state(self.random_state)
+        seeds = [int(seed) for seed in generator.randint(2**31 - 1, size=n_starts)]
+        callbacks = self.callbacks or ()
+        options = FitOptions(
+            max_iter=self.max_iter,
+            tol=self.tol,
+            time_budget=self.time_budget,
+            callbacks=(callbacks,) if callable(callbacks) else tuple(callbacks),
+            verbose=int(self.verbose),
+        )
+        checkpoint = Checkpoint.of(self.checkpoint)
+        resumable = None
+        if checkpoint is not None:
+            resumable = Resumable(checkpoint, self._identity(solver, init), solver.state_type)
+        return fit_best(solver, start, seeds, options, resumable=resumable)
+
+    def _identity(self, solver: FactorSolver[Any], init: Any) -> dict[str, Any]:
+        """Return what must be the same for a checkpoint to be of the same fit."""
+        seed = self.random_state
+        return {
+            "method": solver.name,
+            "data": solver.problem.digest(),
+            "n_components": int(self.n_components),
+            "init": init if isinstance(init, str) else digest(init),
+            "n_init": int(self.n_init),
+            "fixed_modes": sorted(solver.fixed_modes),
+            "missing": self.missing,
+            "random_state": int(seed) if isinstance(seed, Integral) else None,
+            **self._own_identity(),
+        }
+
+    def _store(self, solver: FactorSolver[Any], result: FitResult[Any]) -> None:
+        """Bring a result to canonical form and keep it."""
+        factors = solver.finish(result.state)
+        xp = array_namespace(factors[0])
+        weights = xp.ones_like(factors[0][0, :]) * 2.0**solver.problem.exponent
+        tensor = normalize_components(KruskalTensor(weights, factors), solver.fixed_modes)
+        order = [] if solver.fixed_modes else weight_order(tensor)
+        tensor = tensor.take(order) if order else tensor
+        self.weights_, self.factors_ = tensor.weights, list(tensor.factors)
+        # The ridge of a sample depends on the lengths that the other factors had in the fit.
+        lengths = solver.lengths(factors)[1:]
+        index = xp.asarray(order, dtype=xp.int64)
+        self._lengths = [xp.take(length, index) if order else length for length in lengths]
+        self.history_ = result.history
+        self.status_ = result.status or Status.DIVERGED
+        self.n_iter_ = result.history.n_iter
+        self.objective_ = result.best_objective
+
+    def _others(self) -> tuple[list[Array], Array]:
+        """Return the other factors in the scale of the fit, and that scale."""
+        scaled = [
+            factor * length[None, :]
+            for factor, length in zip(self.factors_[1:], self._lengths, strict=True)
+        ]
+        return scaled, math.prod(self._lengths)
