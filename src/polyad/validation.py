@@ -361,7 +361,7 @@ def _check_values(given: TensorInput, *, allow_nan: bool) -> None:
         filled = xp.where(missing, xp.zeros_like(stored), stored)
         high, low = float(xp.max(filled)), float(xp.min(filled))
     if math.isinf(high) or math.isinf(low):
-        where = _first_position(given, xp.isinf(stored))
+        where = first_position(given, xp.isinf(stored))
         message = (
             f"The data contains infinity, first at {where}. Replace such values, or mark "
             "them as missing (NaN) where the method supports that."
@@ -378,7 +378,7 @@ def _check_values(given: TensorInput, *, allow_nan: bool) -> None:
 
 
 def _refuse_nan(given: TensorInput, bad: Array) -> None:
-    where = _first_position(given, bad)
+    where = first_position(given, bad)
     if given.is_sparse:
         message = (
             f"The sparse data contains NaN, first at {where}. Leave missing entries out and "
@@ -392,7 +392,7 @@ def _refuse_nan(given: TensorInput, bad: Array) -> None:
     raise InvalidInputError(message)
 
 
-def _first_position(given: TensorInput, bad: Array) -> tuple[int, ...]:
+def first_position(given: TensorInput, bad: Array) -> tuple[int, ...]:
     """Return the index of the first True, in the coordinates of the tensor."""
     xp = array_namespace(bad)
     first = int(xp.argmax(xp.astype(xp.reshape(bad, (-1,)), xp.uint8)))

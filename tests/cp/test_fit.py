@@ -85,7 +85,7 @@ def test_a_matrix_gets_its_best_approximation():
     np.testing.assert_allclose(model.transform(X) @ model.components_, model.kruskal_.to_dense())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.lists(st.integers(1, 6), min_size=2, max_size=4),
@@ -109,7 +109,7 @@ def test_objective_never_rises(seed, shape, rank, ridge, missing):
     assert all(np.isfinite(factor).all() for factor in model.factors_)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), order=st.integers(2, 4), scale=st.sampled_from([1e-12, 1, 1e12]))
 @pytest.mark.filterwarnings("ignore")
 def test_permutation_scaling_and_layout(seed, order, scale):
@@ -135,7 +135,7 @@ def test_permutation_scaling_and_layout(seed, order, scale):
     np.testing.assert_allclose(model_of(doubled, start), base, rtol=0, atol=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6))
 @pytest.mark.filterwarnings("ignore")
 def test_duplicates_are_summed(seed):

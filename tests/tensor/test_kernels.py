@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyad.tensor import kernels
+from polyad.tensor import kernels, observed_kernels
 from polyad.tensor.kernels import Pieces, Spans
 
 FLOATS = [np.float32, np.float64]
@@ -194,13 +194,13 @@ def test_kruskal_values(dtype, n_modes):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("n_middle", [1, 2])
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(ridge=st.floats(0.01, 10), n_components=st.integers(1, 9))
 def test_solve_observed_rows(dtype, n_middle, ridge, n_components):
     rng = np.random.default_rng(7)
     work = random_work(rng, n_middle=n_middle, dtype=dtype, n_components=n_components)
     pieces, rows, factors = work
     out = np.zeros((7, n_components), dtype)
-    kernels.solve_observed_rows((pieces, rows), (0, 5), factors, ridge, out)
+    observed_kernels.solve_observed_rows((pieces, rows), (0, 5), factors, ridge, out)
     rtol = 1e-4 if dtype == np.float32 else 1e-8
     np.testing.assert_allclose(out, twin_observed(*work, ridge), rtol, rtol)

@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 
@@ -69,7 +69,6 @@ def sparse_tensors(draw):
 
 
 class TestCanonicalize:
-    @settings(deadline=None)
     @given(sparse_tensors())
     def test_against_scipy(self, case):
         tensor, _ = case
@@ -129,7 +128,6 @@ class TestCanonicalize:
 
 
 class TestMttkrp:
-    @settings(deadline=None)
     @given(sparse_tensors(), st.integers(1, 9), st.sampled_from("CF"))
     def test_is_its_twin(self, case, n_components, order):
         tensor, rng = case
@@ -266,7 +264,6 @@ class TestMttkrp:
 
 
 class TestValues:
-    @settings(deadline=None)
     @given(sparse_tensors(), st.integers(1, 20))
     def test_values_of_is_its_twin(self, case, n_components):
         tensor, rng = case
@@ -310,7 +307,6 @@ class TestValues:
 
 
 class TestObservedLeastSquares:
-    @settings(deadline=None)
     @given(sparse_tensors(), st.integers(1, 6), st.floats(1e-3, 10))
     def test_is_its_twin(self, case, n_components, ridge):
         tensor, rng = case

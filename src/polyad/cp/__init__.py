@@ -1,5 +1,6 @@
 """The classical CP family."""
 
 from polyad.cp.estimator import CP
+from polyad.cp.nonnegative import NonnegativeCP
 
-__all__ = ["CP"]
+__all__ = ["CP", "NonnegativeCP"]

@@ -15,6 +15,7 @@ from polyad.base import joined_labels
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.online import OnlineSums, add_batch, sums_of_fit
 from polyad.cp.problem import CompleteProblem, Problem, build_problem
+from polyad.cp.rules import LeastSquares
 from polyad.cp.solver import AlternatingLeastSquares
 from polyad.exceptions import InvalidInputError
 from polyad.tensor.dense import DenseTensor
@@ -187,14 +188,7 @@ class CP(CPFamily):
         mask : array of bool, default=None
             For dense data, True where an entry was observed.
         """
-        given = self._validate_new(X, mask=mask)
-        with thread_limit(self.n_jobs):
-            problem = self._problem(given)
-            others = [problem.asarray(factor) for factor in self.factors_[1:]]
-            residual = problem.residual([self._rows(problem), *others])
-        if problem.norm_squared == 0:
-            return 1.0 if residual == 0 else 0.0
-        return 1.0 - residual / problem.norm_squared
+        return self._explained_variation(X, mask)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
@@ -274,7 +268,7 @@ class CP(CPFamily):
         others, scale = self._others()
         start = problem.asarray(np.zeros((problem.shape[0], self._n_features_out)))
         others = [problem.asarray(factor) for factor in others]
-        rows = problem.minimizer([start, *others], 0, self.ridge)
+        rows = problem.minimizer([start, *others], 0, LeastSquares(self.ridge))
         return rows * problem.asarray(scale)[None, :]
 
     def _problem(self, given: TensorInput) -> Problem:

@@ -220,8 +220,7 @@ class CPFamily(TensorEstimator):
             init = given_start(problem, n_components, init)
 
         def start(number: int, seed: int) -> Any:
-            factors = make_start(problem, n_components, init, number=number, seed=seed)
-            return solver.init(factors)
+            return solver.init(self._start(problem, init, number, seed))
 
         # Given factors are one start; more of the same would only repeat it.
         n_starts = self.n_init if isinstance(init, str) else 1
@@ -240,6 +239,21 @@ class CPFamily(TensorEstimator):
         if checkpoint is not None:
             resumable = Resumable(checkpoint, self._identity(solver, init), solver.state_type)
         return fit_best(solver, start, seeds, options, resumable=resumable)
+
+    def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
+        """Return the factors that a restart begins with."""
+        return make_start(problem, self.n_components, init, number=number, seed=seed)
+
+    def _explained_variation(self, X: Any, mask: Any) -> float:
+        """Return 1 minus the squared error of samples over their squares."""
+        given = self._validate_new(X, mask=mask)
+        with thread_limit(self.n_jobs):
+            problem: Any = self._problem(given)
+            others = [problem.asarray(factor) for factor in self.factors_[1:]]
+            residual = problem.residual([self._rows(problem), *others])
+        if problem.norm_squared == 0:
+            return 1.0 if residual == 0 else 0.0
+        return float(1.0 - residual / problem.norm_squared)
 
     def _identity(self, solver: FactorSolver[Any], init: Any) -> dict[str, Any]:
         """Return what must be the same for a checkpoint to be of the same fit."""

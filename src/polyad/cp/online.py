@@ -16,13 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from polyad.cp.problem import CompleteProblem, solve_normal
+from polyad.cp.rules import LeastSquares, solve_normal
 from polyad.tensor.products import gram_product
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from polyad.arrays import Array
+    from polyad.cp.problem import CompleteProblem
 
 
 @dataclass(frozen=True)
@@ -72,5 +73,5 @@ def add_batch(
         rhs[mode - 1] = rhs[mode - 1] + batch.tensor.mttkrp(updated, mode)
         normal[mode - 1] = normal[mode - 1] + gram_product(updated, mode)
         updated[mode] = solve_normal(normal[mode - 1], rhs[mode - 1], ridge)
-    updated[0] = batch.minimizer(updated, 0, ridge)
+    updated[0] = batch.minimizer(updated, 0, LeastSquares(ridge))
     return OnlineSums(rhs, normal), updated

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from polyad.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -55,3 +57,39 @@ def read_fixed_modes(fixed_modes: Iterable[int], n_modes: int, init: Any) -> lis
         message = f"fixed_modes={modes} keeps factors of init, but init={init!r} has none."
         raise InvalidInputError(message)
     return fixed
+
+
+def read_penalties(
+    sparsity: Any, ridge: Any, n_modes: int, fixed_modes: Sequence[int]
+) -> tuple[list[float], list[float]]:
+    """Return the penalties of each mode.
+
+    Parameters
+    ----------
+    sparsity, ridge : float or sequence of float
+        What was asked for.
+    n_modes : int
+        Of the data.
+    fixed_modes : sequence of int
+        Modes that are not fitted, and whose penalties do not count.
+    """
+    both = []
+    for name, value in (("sparsity", sparsity), ("ridge", ridge)):
+        weights = np.asarray(value, dtype=float)
+        each = np.full(n_modes, weights) if weights.ndim == 0 else weights
+        if each.shape != (n_modes,) or not (np.isfinite(each).all() and (each >= 0).all()):
+            message = (
+                f"{name}={value!r} is not usable for {n_modes} modes: give one nonnegative number, "
+                "or one for each mode."
+            )
+            raise InvalidInputError(message)
+        both.append([0.0 if k in fixed_modes else float(each[k]) for k in range(n_modes)])
+    penalised = [k for k in range(n_modes) if both[0][k] + both[1][k] > 0]
+    bare = [k for k in range(n_modes) if k not in penalised and k not in fixed_modes]
+    if penalised and bare:
+        message = (
+            f"The modes {penalised} are penalised and {bare} are not: scale would move to the "
+            "latter until nothing is left to penalise. Give those a small ridge too."
+        )
+        raise InvalidInputError(message)
+    return both[0], both[1]

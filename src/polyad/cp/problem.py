@@ -17,6 +17,7 @@ from array_api_compat import array_namespace, device
 from scipy.sparse import coo_array
 
 from polyad.arrays import Array, to_numpy
+from polyad.cp.rules import UpdateRule, double, epsilon_of
 from polyad.fitting.checkpoint import digest
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product, kruskal_to_dense
@@ -99,7 +100,7 @@ class FitData:
         self.norm_squared = tensor.norm_squared()
         #: The part of ``norm_squared`` below which a residual is rounding: it is a difference of
         #: sums as large as the norm, of which at most half a unit has been seen to be lost.
-        self.precision = 2.0 * _epsilon(tensor.dtype)
+        self.precision = 2.0 * epsilon_of(tensor.dtype)
 
     def asarray(self, array: Array) -> Array:
         """Bring an array to the namespace, device and number type of the data."""
@@ -119,15 +120,15 @@ class Problem(FitData, ABC):
     """Data, as least squares sees it."""
 
     @abstractmethod
-    def sweep(self, factors: list[Array], ridge: float, fixed_modes: Collection[int]) -> float:
-        """Minimise over each free mode in turn, mode 0 last, in place.
+    def sweep(self, factors: list[Array], rule: UpdateRule, fixed_modes: Collection[int]) -> float:
+        """Apply a rule to each free mode in turn, mode 0 last, in place.
 
-        Returns the squared residual, without the ridge.
+        Returns the squared residual, without penalties.
         """
 
     @abstractmethod
-    def minimizer(self, factors: Sequence[Array], mode: int, ridge: float) -> Array:
-        """Return the factor of one mode that is best for the given other factors."""
+    def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
+        """Return the factor of one mode that a rule gives for the other factors."""
 
     @abstractmethod
     def residual(self, factors: Sequence[Array]) -> float:
@@ -137,7 +138,7 @@ class Problem(FitData, ABC):
 class CompleteProblem(Problem):
     """Every entry is known; in sparse data, those not stored are zero."""
 
-    def sweep(self, factors: list[Array], ridge: float, fixed_modes: Collection[int]) -> float:
+    def sweep(self, factors: list[Array], rule: UpdateRule, fixed_modes: Collection[int]) -> float:
         """Minimise over each free mode; modes of a group share one pass over the data."""
         for group in self.tensor.mode_groups:
             if all(k in fixed_modes for k in group):
@@ -147,21 +148,21 @@ class CompleteProblem(Problem):
                 if mode in fixed_modes:
                     continue
                 rhs = contraction.mttkrp(factors, mode)
-                factors[mode] = solve_normal(_gram(factors, mode), rhs, ridge)
+                factors[mode] = rule.solve(_gram(factors, mode), rhs, factors[mode], mode)
                 last = mode
         return self._residual(factors, rhs, factors[last])
 
-    def minimizer(self, factors: Sequence[Array], mode: int, ridge: float) -> Array:
+    def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
         """Return the best factor of one mode."""
         rhs = self.tensor.mttkrp(factors, mode)
-        return solve_normal(_gram(factors, mode), rhs, ridge)
+        return rule.solve(_gram(factors, mode), rhs, factors[mode], mode)
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return ``|X|² - 2 <X, model> + |model|²``."""
         return self._residual(factors, self.tensor.mttkrp(factors, 0), factors[0])
 
     def _residual(self, factors: Sequence[Array], rhs: Array, factor: Array) -> float:
-        inner = float(array_namespace(rhs).sum(_double(rhs) * _double(factor)))
+        inner = float(array_namespace(rhs).sum(double(rhs) * double(factor)))
         return max(0.0, self.norm_squared - 2.0 * inner + _norm_squared(factors))
 
 
@@ -173,11 +174,11 @@ class ObservedProblem(Problem):
     solution finite and close to the shortest.
     """
 
-    def sweep(self, factors: list[Array], ridge: float, fixed_modes: Collection[int]) -> float:
+    def sweep(self, factors: list[Array], rule: UpdateRule, fixed_modes: Collection[int]) -> float:
         """Minimise over each free mode in turn."""
         for mode in (*range(1, len(factors)), 0):
             if mode not in fixed_modes:
-                factors[mode] = self.minimizer(factors, mode, ridge)
+                factors[mode] = self.minimizer(factors, mode, rule)
         return self.residual(factors)
 
 
@@ -186,12 +187,11 @@ class ObservedSparse(ObservedProblem):
 
     tensor: SparseTensor
 
-    def minimizer(self, factors: Sequence[Array], mode: int, ridge: float) -> Array:
+    def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
         """Solve one small system per row; a row without observations keeps its values."""
         # The trace of the normal matrix of an average row, if entries were observed evenly.
         trace = float(np.trace(_gram(factors, mode))) * (self.tensor.nnz / math.prod(self.shape))
-        shift = ridge + _epsilon(self.dtype) * trace
-        return self.tensor.observed_least_squares(factors, mode, shift, factors[mode])
+        return rule.solve_observed(self.tensor, factors, mode, epsilon_of(self.dtype) * trace)
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual over the stored entries."""
@@ -224,19 +224,19 @@ class ObservedDense(ObservedProblem):
         """Return a short name for the content of the data and the mask."""
         return digest([self.tensor.array, self.mask.array])
 
-    def minimizer(self, factors: Sequence[Array], mode: int, ridge: float) -> Array:
+    def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
         """Solve one small system per row; a row without observations keeps its values."""
         xp = array_namespace(factors[mode])
         rank = int(factors[mode].shape[1])
-        rhs = _double(self.tensor.mttkrp(factors, mode))
+        rhs = self.tensor.mttkrp(factors, mode)
         normal = self._normal_matrices(factors, mode)
         trace = xp.sum(xp.linalg.diagonal(normal), axis=-1)
         seen = trace > 0
-        shift = ridge + _epsilon(self.dtype) * xp.maximum(trace, xp.mean(trace))
+        shift = epsilon_of(self.dtype) * xp.maximum(trace, xp.mean(trace))
         shift = xp.where(seen, shift, xp.ones_like(shift))
-        eye = xp.eye(rank, dtype=normal.dtype)
-        solved = xp.linalg.solve(normal + shift[:, None, None] * eye, rhs[:, :, None])[:, :, 0]
-        return xp.where(seen[:, None], xp.astype(solved, self.dtype), factors[mode])
+        normal = normal + shift[:, None, None] * xp.eye(rank, dtype=normal.dtype)
+        solved = rule.solve_rows(normal, rhs, factors[mode], mode)
+        return xp.where(seen[:, None], solved, factors[mode])
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual over the observed entries."""
@@ -257,7 +257,7 @@ class ObservedDense(ObservedProblem):
             pairs = [
                 xp.take(factor, left, axis=1) * xp.take(factor, right, axis=1) for factor in factors
             ]
-            blocks.append(_double(self.mask.mttkrp(pairs, mode)))
+            blocks.append(double(self.mask.mttkrp(pairs, mode)))
         lower = xp.concat(blocks, axis=1)
         position = np.zeros((rank, rank), dtype=np.int64)
         position[rows, columns] = position[columns, rows] = np.arange(len(rows))
@@ -265,48 +265,11 @@ class ObservedDense(ObservedProblem):
         return xp.reshape(full, (-1, rank, rank))
 
 
-def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
-    """Return the ``A`` of least norm that minimises ``tr(A N Aᵀ) - 2 tr(A Bᵀ) + ridge |A|²``.
-
-    ``N`` is symmetric and may be singular, as it is for redundant components. Directions whose
-    eigenvalue is lost in rounding get no part of the solution.
-
-    Parameters
-    ----------
-    normal : array of shape (R, R)
-        The normal matrix ``N``.
-    rhs : array of shape (n, R)
-        The right-hand side ``B``.
-    ridge : float
-        Added to the diagonal of ``N``.
-    """
-    xp = array_namespace(rhs)
-    eigenvalues, vectors = xp.linalg.eigh(_double(normal))
-    eigenvalues = eigenvalues + ridge
-    rank = int(normal.shape[0])
-    cutoff = float(xp.max(xp.abs(eigenvalues))) * rank * _epsilon(eigenvalues.dtype)
-    kept = eigenvalues > cutoff
-    inverse = xp.where(kept, 1.0 / xp.where(kept, eigenvalues, 1.0), 0.0)
-    solution = ((_double(rhs) @ vectors) * inverse[None, :]) @ vectors.T
-    return xp.astype(solution, rhs.dtype)
-
-
 def _gram(factors: Sequence[Array], mode: int) -> Array:
     """Return the normal matrix of a mode; its small eigenvalues need double precision."""
-    return gram_product([_double(factor) for factor in factors], mode)
+    return gram_product([double(factor) for factor in factors], mode)
 
 
 def _norm_squared(factors: Sequence[Array]) -> float:
-    wide = [_double(factor) for factor in factors]
+    wide = [double(factor) for factor in factors]
     return float(array_namespace(wide[0]).sum(gram_product(wide)))
-
-
-def _double(array: Array) -> Array:
-    """Return the array in float64, in which small systems are solved and sums are made."""
-    xp = array_namespace(array)
-    return xp.astype(array, xp.float64, copy=False)
-
-
-def _epsilon(dtype: Any) -> float:
-    """Return the rounding unit of a number type of any namespace."""
-    return 2.0**-23 if "float32" in str(dtype) else 2.0**-52

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from array_api_compat import array_namespace
 
+from polyad.cp.rules import LeastSquares
 from polyad.fitting.driver import Solver
 from polyad.tensor.kruskal import column_norms
 
@@ -108,6 +109,7 @@ class AlternatingLeastSquares(FactorSolver[ALSState]):
         # s²: the ridge follows, and the objective is told in the unit of the data.
         scale: float = 2.0**problem.exponent
         self.ridge: float = ridge * scale ** (2.0 / len(self.free_modes) - 2.0)
+        self.rule = LeastSquares(self.ridge)
         self.unit = scale * scale
         self.floor = problem.precision * problem.norm_squared * self.unit
 
@@ -119,7 +121,7 @@ class AlternatingLeastSquares(FactorSolver[ALSState]):
     def step(self, state: ALSState) -> ALSState:
         """Return the state after one sweep over the free modes."""
         factors = list(state.factors)
-        residual = self.problem.sweep(factors, self.ridge, self.fixed_modes)
+        residual = self.problem.sweep(factors, self.rule, self.fixed_modes)
         return ALSState(balance(factors, self.free_modes), residual)
 
     def objective(self, state: ALSState) -> float:
@@ -134,7 +136,7 @@ class AlternatingLeastSquares(FactorSolver[ALSState]):
         """Return the factors; balancing moved the samples away from their minimum."""
         factors = list(state.factors)
         if self.ridge > 0 and 0 in self.free_modes:
-            factors[0] = self.problem.minimizer(factors, 0, self.ridge)
+            factors[0] = self.problem.minimizer(factors, 0, self.rule)
         return factors
 
     def adopt(self, state: ALSState) -> ALSState:

@@ -1,4 +1,4 @@
-"""Numba kernels of sparse tensors: sorting, MTTKRP, values of a model, row-wise least squares.
+"""Numba kernels of sparse tensors: sorting, MTTKRP, values of a model.
 
 Arrays come in, output arrays are filled. No kernel starts threads: each works on a block that
 :func:`polyad.threads.run_blocks` hands it, without the interpreter lock.
@@ -27,12 +27,7 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 # The most components a kernel takes at once: the length of its buffers on the stack.
 WIDTH = 128
 # Points of a model, or observations of a row, that are multiplied out together.
-_BATCH = 64
-# A pivot below this part of the largest diagonal entry counts as zero, and the matrix is then
-# shifted by this part of its mean eigenvalue. Rounding puts about 1e-16 of the right-hand side
-# into directions that the data does not determine: divided by 1e-10 they are 1e-6 of the answer,
-# which is nearly that of least norm, and the sum of squares is above its least value by 1e-10.
-_SINGULAR = 1e-10
+BATCH = 64
 
 
 class Pieces(NamedTuple):
@@ -328,9 +323,9 @@ def kruskal_values_n(
 ) -> None:
     """Write the values of a model at a block of points of coords (n_modes, n_points)."""
     n_components = factors[0].shape[1]
-    terms = np.empty((_BATCH, n_components), out.dtype)
-    for start in range(block[0], block[1], _BATCH):
-        n_points = min(_BATCH, block[1] - start)
+    terms = np.empty((BATCH, n_components), out.dtype)
+    for start in range(block[0], block[1], BATCH):
+        n_points = min(BATCH, block[1] - start)
         terms[:] = 1
         for k in range(len(factors)):
             factor = factors[k]
@@ -343,132 +338,3 @@ def kruskal_values_n(
             for r in range(n_components):
                 total += terms[q, r]
             out[start + q] = total
-
-
-@kernel
-def _factorize(normal: NDArray[np.float64], shift: float, factor: NDArray[np.float64]) -> bool:
-    """Write the Cholesky factor of ``normal + shift I``; False if a pivot is nearly zero."""
-    n = factor.shape[0]
-    largest = 0.0
-    for i in range(n):
-        for j in range(i + 1):
-            factor[i, j] = normal[i, j]
-        factor[i, i] += shift
-        largest = max(largest, factor[i, i])
-    least = largest * _SINGULAR if shift == 0 else 0.0
-    for i in range(n):
-        for j in range(i + 1):
-            total = factor[i, j]
-            for k in range(j):
-                total -= factor[i, k] * factor[j, k]
-            if j < i:
-                factor[i, j] = total / factor[j, j]
-            elif total > least:
-                factor[i, i] = np.sqrt(total)
-            else:
-                return False
-    return True
-
-
-@kernel
-def _solve_normal(normal: NDArray[np.float64], factor: NDArray[np.float64]) -> None:
-    """Solve the normal equations whose right-hand side is the next row; write it there.
-
-    The answer is nearly that of least norm.
-    """
-    n = factor.shape[0]
-    right = normal[n]
-    trace = 0.0
-    for i in range(n):
-        trace += normal[i, i]
-    solved = _factorize(normal, 0.0, factor)
-    shift = _SINGULAR * trace / n
-    while not solved and 0.0 < shift < trace:
-        solved = _factorize(normal, shift, factor)
-        shift *= 100
-    if not solved:
-        # Nothing but zeros has the solution zero; what is not finite stays visible.
-        right[:] = 0.0 if trace == 0 else np.nan
-        return
-    for i in range(n):
-        total = right[i]
-        for k in range(i):
-            total -= factor[i, k] * right[k]
-        right[i] = total / factor[i, i]
-    for i in range(n - 1, -1, -1):
-        right[i] /= factor[i, i]
-        for k in range(i):
-            right[k] -= factor[i, k] * right[i]
-
-
-@kernel
-def solve_observed_rows(
-    work: tuple[Pieces, Spans],
-    block: tuple[int, int],
-    factors: tuple[NDArray[Any], ...],
-    ridge: float,
-    out: NDArray[Any],
-) -> None:
-    """Write the least-squares solutions of a block of rows over their nonzeros.
-
-    ``factors`` are those of the middle modes and then the inner one. Sums and solutions are in
-    float64 for any type of the data.
-    """
-    pieces, rows = work
-    quads, quad_values, singles, single_values = pieces
-    inner = len(factors) - 1
-    n = out.shape[1]
-    # The values are one more column of the regression: the products give the right-hand side too.
-    size = n + 2 - n % 2
-    normal = np.empty((size, size))
-    factor = np.empty((n, n))
-    # Eight more numbers to a line, so that a column does not fall into a few sets of the cache.
-    batch = np.zeros((size, _BATCH + 8))
-    row = np.empty(n)
-    for s in range(block[0], block[1]):
-        normal[:] = 0.0
-        quad, single = rows.bounds[s, 0], rows.bounds[s, 1]
-        n_in_quads = 4 * (rows.bounds[s + 1, 0] - quad)
-        n_nonzeros = n_in_quads + rows.bounds[s + 1, 1] - single
-        for start in range(0, n_nonzeros, _BATCH):
-            n_filled = min(_BATCH, n_nonzeros - start)
-            for b in range(n_filled):
-                p = start + b
-                in_quad = p < n_in_quads
-                q, u = quad + p // 4, p % 4
-                t = single + p - n_in_quads
-                batch[n, b] = quad_values[q, u] if in_quad else single_values[t]
-                i = quads[q, inner + u] if in_quad else singles[t, inner]
-                matrix = factors[inner]
-                for r in range(n):
-                    row[r] = matrix[i, r]
-                for k in range(inner):
-                    i = quads[q, k] if in_quad else singles[t, k]
-                    matrix = factors[k]
-                    for r in range(n):
-                        row[r] *= matrix[i, r]
-                for r in range(n):
-                    batch[r, b] = row[r]
-            _add_products(batch, n_filled, normal)
-        for r in range(n):
-            normal[r, r] += ridge
-        _solve_normal(normal, factor)
-        for r in range(n):
-            out[rows.targets[s], r] = normal[n, r]
-
-
-@kernel
-def _add_products(batch: NDArray[np.float64], n_filled: int, normal: NDArray[np.float64]) -> None:
-    """Add ``batch @ batch.T`` to the lower triangle, by twos: a load serves two products."""
-    for i in range(0, normal.shape[0], 2):
-        for j in range(0, i + 1, 2):
-            a, b, c, d = 0.0, 0.0, 0.0, 0.0
-            for k in range(n_filled):
-                a += batch[i, k] * batch[j, k]
-                b += batch[i, k] * batch[j + 1, k]
-                c += batch[i + 1, k] * batch[j, k]
-                d += batch[i + 1, k] * batch[j + 1, k]
-            normal[i, j] += a
-            normal[i, j + 1] += b
-            normal[i + 1, j] += c
-            normal[i + 1, j + 1] += d

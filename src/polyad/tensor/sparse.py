@@ -13,37 +13,26 @@ threads, and the sums of its segments are added in a fixed order, in float64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
-from math import ceil, fsum
+from math import fsum
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy.sparse import coo_array
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor import kernels
-from polyad.tensor.kernels import Pieces, Spans
+from polyad.tensor import kernels, observed_kernels
+from polyad.tensor.fibres import BLOCK, FibreLayout, build_layout, sorting_order
 from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    Blocks = tuple[tuple[int, int], ...]
-
-# Entries of a row that are summed in the type of the data: bounds the rounding error of float32.
-_SEGMENT = 1024
-# Work of one call of a kernel: long against the 10 microseconds of a call, short against a fit.
-_BLOCK = 1 << 15
-# The same for least squares, where an entry costs R times more and a row as much as 32 entries.
-_SOLVE_BLOCK = 1 << 13
-_ROW_COST = 32
+# Numbers in the normal matrices that are held at a time: 32 MiB.
+_NORMAL_SIZE = 1 << 22
 # What Numba asks of an array: it would compile a kernel again for one that cannot be written to.
 _LAYOUT: tuple[Literal["C", "A", "W"], ...] = ("C", "A", "W")
-# Sorting by more bits at once makes the table of counters too large for the fastest cache.
-_DIGIT_BITS = 12
 
 
 def canonicalize(tensor: coo_array[Any, Any]) -> coo_array[Any, Any]:
@@ -63,35 +52,6 @@ def canonicalize(tensor: coo_array[Any, Any]) -> coo_array[Any, Any]:
         as they should be are shared with ``tensor``, not copied.
     """
     return _as_coo(*_canonical_arrays(tensor), tensor.shape)
-
-
-@dataclass(frozen=True)
-class FibreLayout:
-    """The stored entries of a tensor, sorted and cut for the kernels of one mode."""
-
-    middle: tuple[int, ...]
-    """Modes whose rows are multiplied once per piece of a fibre."""
-    inner: int
-    """The mode along which the fibres run."""
-    n_fibres: int
-    pieces: Pieces
-    rows: Spans
-    """One span for each row that has entries."""
-    row_blocks: Blocks
-    segments: Spans
-    """Spans of at most ``_SEGMENT`` entries. Those of a row that has more than one are summed
-    into rows of their own behind the rows of the output."""
-    segment_blocks: Blocks
-    split_rows: NDArray[np.int64]
-    """Rows of more than one segment."""
-    split_starts: NDArray[np.int64]
-    """The number of their first segment among those of split rows."""
-
-    @property
-    def n_partial(self) -> int:
-        """The number of segments of split rows."""
-        split = self.segments.targets.size - (self.rows.targets.size - self.split_rows.size)
-        return int(split)
 
 
 class SparseTensor:
@@ -154,7 +114,7 @@ class SparseTensor:
     def layout(self, mode: int) -> FibreLayout:
         """Return the layout of a mode, built on first use."""
         if mode not in self._layouts:
-            self._layouts[mode] = _build_layout(self, mode)
+            self._layouts[mode] = build_layout(self, mode)
         return self._layouts[mode]
 
     @property
@@ -252,7 +212,7 @@ class SparseTensor:
             message = f"fallback has the shape {out.shape}; mode {mode} needs {needed}."
             raise InvalidInputError(message)
         run_blocks(
-            kernels.solve_observed_rows,
+            observed_kernels.solve_observed_rows,
             (
                 ((layout.pieces, layout.rows), block, others, float(ridge), out)
                 for block in layout.row_blocks
@@ -260,9 +220,54 @@ class SparseTensor:
         )
         return out
 
+    def observed_normal_equations(
+        self, factors: Sequence[NDArray[Any]], mode: int
+    ) -> Iterator[tuple[NDArray[Any], NDArray[np.float64], NDArray[np.float64]]]:
+        """Yield the normal equations of the rows that have stored entries, some at a time.
+
+        Parameters
+        ----------
+        factors : sequence of ndarray of shape (shape[k], n_components)
+        mode : int
+
+        Yields
+        ------
+        rows : ndarray of int of shape (n,)
+            Which rows.
+        normal : ndarray of shape (n, n_components, n_components)
+            The sums of the outer products of the rows of the Khatri-Rao product.
+        rhs : ndarray of shape (n, n_components)
+            The sums of these rows times the values.
+        """
+        layout = self.layout(mode)
+        matrices = _check_factors(factors, self.shape, self.dtype, unused=mode)
+        others = _other_factors(layout, matrices)
+        rank = others[0].shape[1]
+        n_rows = layout.rows.targets.size
+        at_a_time = max(1, _NORMAL_SIZE // (rank * rank))
+        step = max(1, at_a_time // 16)
+        for first in range(0, n_rows, at_a_time):
+            last = min(first + at_a_time, n_rows)
+            normal = np.empty((last - first, rank, rank))
+            rhs = np.empty((last - first, rank))
+            run_blocks(
+                observed_kernels.observed_rows,
+                (
+                    (
+                        (layout.pieces, layout.rows),
+                        (k, min(k + step, last)),
+                        others,
+                        normal[k - first :],
+                        rhs[k - first :],
+                    )
+                    for k in range(first, last, step)
+                ),
+            )
+            yield layout.rows.targets[first:last], normal, rhs
+
     def norm_squared(self) -> float:
         """Return the sum of the squared values, summed in float64."""
-        blocks = (self.values[p : p + _BLOCK] for p in range(0, self.nnz, _BLOCK))
+        blocks = (self.values[p : p + BLOCK] for p in range(0, self.nnz, BLOCK))
         return fsum(float(np.sum(np.square(block, dtype=np.float64))) for block in blocks)
 
     def values_of(self, factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -314,8 +319,8 @@ def _values_at(
     run_blocks(
         function,
         (
-            (tuple(factors), unsigned, (first, min(first + _BLOCK, out.size)), out)
-            for first in range(0, out.size, _BLOCK)
+            (tuple(factors), unsigned, (first, min(first + BLOCK, out.size)), out)
+            for first in range(0, out.size, BLOCK)
         ),
     )
     return out
@@ -341,7 +346,7 @@ def _canonical_arrays(tensor: coo_array[Any, Any]) -> tuple[NDArray[Any], NDArra
     coords = np.stack(tensor.coords, dtype=_index_dtype(shape), casting="same_kind")
     if kernels.is_sorted(coords):
         return coords, values
-    order = _sorting_order(coords, shape, range(len(shape)))
+    order = sorting_order(coords, shape, range(len(shape)))
     coords, values = np.take(coords, order, axis=1), values.take(order)
     n_kept = kernels.merge_duplicates(coords, values)
     if n_kept < values.size:
@@ -356,107 +361,6 @@ def _as_coo(
     result.coords = tuple(coords)  # scipy takes int64 where there are no entries
     result.has_canonical_format = True
     return result
-
-
-def _sorting_order(
-    coords: NDArray[Any], shape: tuple[int, ...], modes: Iterable[int]
-) -> NDArray[Any]:
-    """Return the stable order of the entries by some modes, the first one leading."""
-    small = coords.shape[1] <= np.iinfo(np.int32).max
-    order = np.arange(coords.shape[1], dtype=np.int32 if small else np.int64)
-    spare = np.empty_like(order)
-    for mode in reversed(tuple(modes)):
-        bits = (shape[mode] - 1).bit_length()
-        n_digits = ceil(bits / _DIGIT_BITS)
-        for digit in range(n_digits):
-            width = ceil(bits / n_digits)
-            kernels.sort_by_digit(coords[mode], order, digit * width, width, spare)
-            order, spare = spare, order
-    return order
-
-
-def _inner_mode(coords: NDArray[Any], mode: int) -> int:
-    """Return the mode, other than the given one, along which there are the fewest fibres."""
-    others = [k for k in range(len(coords)) if k != mode]
-    if len(others) == 1:
-        return others[0]
-    n_cells = 2 << coords.shape[1].bit_length()
-    return min(others, key=lambda k: kernels.count_cells(coords, k, np.zeros(n_cells, np.bool_)))
-
-
-def _build_layout(tensor: SparseTensor, mode: int) -> FibreLayout:
-    shape = tensor.shape
-    inner = _inner_mode(tensor._coords, mode)
-    middle = tuple(k for k in range(len(shape)) if k not in (mode, inner))
-    # The order is stable and begins canonical: along a fibre, the entries stay sorted.
-    order = _sorting_order(tensor._coords, shape, (mode, *middle))
-    coords, values = np.take(tensor._coords, order, axis=1), tensor.values.take(order)
-    starts = np.empty(order.size + 1, np.int64)
-    n_fibres = kernels.find_fibres(coords[[mode, *middle]], starts)
-    starts = starts[: n_fibres + 1].copy()
-    lengths = np.diff(starts)
-    n_quads, n_singles = int((lengths // 4).sum()), int((lengths % 4).sum())
-    index = coords.dtype.str.replace("i", "u")
-    # A matrix is treated as a tensor with a middle mode of size one: see _other_factors.
-    n_middle = max(1, len(middle))
-    pieces = Pieces(
-        np.zeros((n_quads, n_middle + 4), index),
-        np.empty((n_quads, 4), values.dtype),
-        np.zeros((n_singles, n_middle + 1), index),
-        np.empty(n_singles, values.dtype),
-    )
-    kernels.cut_fibres(coords[list(middle)], coords[inner], values, starts, pieces)
-    rows = _row_spans(coords[mode, starts[:-1]], lengths)
-    segments, n_segments = _split_rows(rows, shape[mode])
-    split = n_segments > 1
-    return FibreLayout(
-        middle,
-        inner,
-        n_fibres,
-        pieces,
-        rows=rows,
-        row_blocks=_blocks(_sizes(rows) + _ROW_COST, _SOLVE_BLOCK),
-        segments=segments,
-        segment_blocks=_blocks(_sizes(segments), _BLOCK),
-        split_rows=rows.targets[split],
-        split_starts=np.cumsum(n_segments[split]) - n_segments[split],
-    )
-
-
-def _row_spans(row_of_fibre: NDArray[Any], lengths: NDArray[np.int64]) -> Spans:
-    """Return one span for each row, from the row and the length of each fibre."""
-    first = np.flatnonzero(np.diff(row_of_fibre, prepend=-1))
-    edges = np.append(first, lengths.size)
-    before = np.zeros((lengths.size + 1, 2), np.int64)
-    np.cumsum(np.stack([lengths // 4, lengths % 4], axis=1), axis=0, out=before[1:])
-    return Spans(before[edges], row_of_fibre[first].astype(np.int64))
-
-
-def _split_rows(rows: Spans, n_rows: int) -> tuple[Spans, NDArray[np.int64]]:
-    """Cut rows into segments of like work; return those and the number of segments per row."""
-    n_segments = -(-_sizes(rows) // _SEGMENT)
-    row = np.repeat(np.arange(n_segments.size), n_segments)
-    number = np.arange(row.size) - (np.cumsum(n_segments) - n_segments)[row]
-    counts = np.diff(rows.bounds, axis=0)
-    bounds = rows.bounds[row] + counts[row] * number[:, None] // n_segments[row, None]
-    targets = rows.targets[row]
-    split = n_segments[row] > 1
-    targets[split] = n_rows + np.arange(np.count_nonzero(split))
-    return Spans(np.concatenate([bounds, rows.bounds[-1:]]), targets), n_segments
-
-
-def _sizes(spans: Spans) -> NDArray[np.int64]:
-    """Return the number of entries of each span."""
-    sizes: NDArray[np.int64] = np.diff(spans.bounds, axis=0) @ np.array([4, 1])
-    return sizes
-
-
-def _blocks(work: NDArray[np.int64], size: int) -> Blocks:
-    """Cut consecutive spans into blocks of about equal work, whatever the number of threads."""
-    done = np.cumsum(work)
-    inside = np.searchsorted(done, np.arange(size, work.sum(), size)) + 1
-    edges = np.unique([0, *inside, work.size]).tolist()
-    return tuple(pairwise(edges))
 
 
 def _other_factors(layout: FibreLayout, factors: list[NDArray[Any]]) -> tuple[NDArray[Any], ...]:

@@ -1,0 +1,5 @@
+"""Nonnegative CP: HALS and multiplicative updates."""
+
+from polyad.cp.nonnegative.estimator import NonnegativeCP
+
+__all__ = ["NonnegativeCP"]

@@ -1,0 +1,247 @@
+"""NonnegativeCP: the scikit-learn surface."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
+from polyad.cp.nonnegative.rules import Descent
+from polyad.cp.nonnegative.solver import NonnegativeLeastSquares
+from polyad.cp.parameters import read_penalties
+from polyad.cp.problem import Problem, build_problem
+from polyad.exceptions import InvalidInputError
+from polyad.validation import first_position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from polyad.arrays import Array
+    from polyad.fitting import Iteration
+    from polyad.validation import Missing, TensorInput
+
+
+class NonnegativeCP(CPFamily):
+    r"""CP decomposition with nonnegative factors and a squared loss.
+
+    Minimises
+
+    .. math:: \tfrac12 \Big\|X - \sum_{r=1}^R w_r\, a^{(0)}_r \circ a^{(1)}_r \circ \dots\Big\|^2
+        + \sum_k \Big(\lambda_k \sum_{ir} A^{(k)}_{ir} + \tfrac{\mu_k}{2} \|A^{(k)}\|^2\Big),
+        \qquad A^{(k)} \ge 0
+
+    over the observed entries of a dense or sparse tensor of any order from two up.
+
+    Components that only add up are parts that can be read one by one: spectra, parts of images,
+    phenotypes. For counts with many zeros a Poisson loss fits better than a squared one.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        The rank: the number of components.
+    solver : {'hals', 'mu'}, default='hals'
+        Coordinate descent, or multiplicative updates (CP-NMU). The first is faster and accepts
+        negative entries in the data; the second needs nonnegative data.
+    init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
+        Where to start: the sizes of leading singular vectors, random numbers, or given
+        nonnegative factors.
+    n_init : int, default=1
+        How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
+        first start is that one and the others are random.
+    max_iter : int, default=500
+        The largest number of sweeps over the modes.
+    tol : float, default=1e-5
+        Stop when a sweep lowers the objective by less than this part of it, or when the residual
+        is at the level of rounding. Zero always does ``max_iter`` sweeps.
+    sparsity : float or sequence of float, default=0.0
+        The weight :math:`\lambda` of the sum of a factor's entries, for all modes or for each.
+    ridge : float or sequence of float, default=0.0
+        The weight :math:`\mu` of half the sum of the squares of a factor's entries. If one mode is
+        penalised, all free modes must be, because scale moves freely between modes.
+    fixed_modes : sequence of int, default=()
+        Modes whose factors are kept as given in ``init``.
+    missing : {'zero', 'unobserved'}, default='zero'
+        What an entry that a sparse tensor does not store means. In dense data, NaN is always a
+        missing entry.
+    time_budget : float, default=None
+        Stop after this many seconds, over all restarts.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the start.
+    n_jobs : int, default=None
+        The number of threads; None or -1 uses all. Results do not depend on it.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the factors of the fit before.
+    checkpoint : path or Checkpoint, default=None
+        Where the running fit is saved and from where it goes on.
+    callbacks : sequence of callable, default=None
+        Called with an :class:`~polyad.fitting.Iteration` after each sweep; one that returns True
+        stops the fit.
+    verbose : int, default=0
+        1 shows a progress bar, 2 also logs each sweep to the logger ``polyad`` at level INFO.
+
+    Attributes
+    ----------
+    weights_ : array of shape (n_components,)
+        The size of each component, decreasing.
+    factors_ : list of arrays of shape (n_k, n_components)
+        One nonnegative factor per mode, with columns of length one.
+    components_ : array of shape (n_components, n_1, n_2, ...)
+        The pattern of each component over the modes other than the samples.
+    kruskal_ : KruskalTensor
+        Weights and factors as one object.
+    labels_ : list of (array or None)
+        The labels of each mode.
+    modes_ : tuple of str or None
+        The names of the modes.
+    objective_ : float
+        The objective at the end.
+    history_ : History
+        The objective and the time at each iteration.
+    n_iter_ : int
+        The number of sweeps.
+    status_ : Status
+        How the fit ended.
+
+    Notes
+    -----
+    A sweep costs about that of :class:`CP`: inner sweeps of the coordinate descent share one pass
+    over the data. The objective never rises. ``transform`` solves the nonnegative least-squares
+    problem of each sample exactly, and so does the end of ``fit``.
+
+    References
+    ----------
+    N. Gillis, F. Glineur, "Accelerated Multiplicative Updates and Hierarchical ALS Algorithms for
+    Nonnegative Matrix Factorization", Neural Computation 24 (2012), doi:10.1162/NECO_a_00256.
+
+    Examples
+    --------
+    >>> from polyad import NonnegativeCP
+    >>> from polyad.datasets import make_low_rank
+    >>> X, truth = make_low_rank((20, 8, 6), 2, nonnegative=True, random_state=0)
+    >>> model = NonnegativeCP(2, random_state=0).fit(X)
+    >>> round(model.score(X), 3)
+    1.0
+    """
+
+    _accepts_nan: ClassVar[bool] = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **COMMON_CONSTRAINTS,
+        "solver": [StrOptions({"hals", "mu"})],
+        "sparsity": [Interval(Real, 0, None, closed="left"), "array-like"],
+        "ridge": [Interval(Real, 0, None, closed="left"), "array-like"],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        solver: str = "hals",
+        init: Any = "svd",
+        n_init: int = 1,
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        sparsity: float | Sequence[float] = 0.0,
+        ridge: float | Sequence[float] = 0.0,
+        fixed_modes: Iterable[int] = (),
+        missing: Missing = "zero",
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+        warm_start: bool = False,
+        checkpoint: Any = None,
+        callbacks: Sequence[Callable[[Iteration], object]] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.solver = solver
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.sparsity = sparsity
+        self.ridge = ridge
+        self.fixed_modes = fixed_modes
+        self.missing = missing
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
+        """Return the explained variation of samples: 1 minus the squared error over the squares.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Samples.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        return self._explained_variation(X, mask)
+
+    def _problem(self, given: TensorInput) -> Problem:
+        if self.solver == "mu":
+            self._refuse_negative(given)
+            if given.is_sparse and self.missing == "unobserved":
+                message = (
+                    "solver='mu' does not take sparse data with missing='unobserved'. Use "
+                    "solver='hals'."
+                )
+                raise InvalidInputError(message)
+        return build_problem(given.data, self.missing)
+
+    def _refuse_negative(self, given: TensorInput) -> None:
+        stored = given.data.data if given.is_sparse else given.data
+        negative = stored < 0
+        if bool(array_namespace(stored).any(negative)):
+            message = (
+                f"The data has a negative entry, first at {first_position(given, negative)}, and "
+                "multiplicative updates can only shrink nonnegative numbers. Use solver='hals'."
+            )
+            raise InvalidInputError(message)
+
+    def _solver(self, problem: Problem, fixed_modes: list[int]) -> NonnegativeLeastSquares:
+        n_modes = len(problem.shape)
+        sparsity, ridge = read_penalties(self.sparsity, self.ridge, n_modes, fixed_modes)
+        return NonnegativeLeastSquares(
+            problem, method=self.solver, sparsity=sparsity, ridge=ridge, fixed_modes=fixed_modes
+        )
+
+    def _start(self, problem: Problem, init: Any, number: int, seed: int) -> list[Array]:
+        factors = super()._start(problem, init, number, seed)
+        xp = array_namespace(factors[0])
+        if isinstance(init, str):
+            # An entry of zero stays zero under multiplication, and is slow to leave otherwise.
+            sizes = [xp.abs(factor) for factor in factors]
+            return [size + 0.01 * float(xp.mean(size)) for size in sizes]
+        if any(bool(xp.any(factor < 0)) for factor in factors):
+            message = "init has negative entries; NonnegativeCP needs nonnegative factors."
+            raise InvalidInputError(message)
+        return factors
+
+    def _rows(self, problem: Problem) -> Array:
+        others, scale = self._others()
+        start = problem.asarray(np.zeros((problem.shape[0], self._n_features_out)))
+        others = [problem.asarray(factor) for factor in others]
+        sparsity, ridge = read_penalties(self.sparsity, self.ridge, len(problem.shape), [])
+        # The penalties of a sample are those of the unscaled data.
+        unit = 2.0**-problem.exponent
+        exact = Descent([weight * unit for weight in sparsity], ridge, exact=True)
+        rows = problem.minimizer([start, *others], 0, exact)
+        return rows * problem.asarray(scale)[None, :]
+
+    def _own_identity(self) -> dict[str, Any]:
+        return {
+            "solver": self.solver,
+            "sparsity": np.asarray(self.sparsity, dtype=float).tolist(),
+            "ridge": np.asarray(self.ridge, dtype=float).tolist(),
+        }

@@ -1,0 +1,126 @@
+"""Numba kernel of nonnegative least squares with many right-hand sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.tensor.kernels import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@kernel
+def _sweep(normal: NDArray[Any], rhs: NDArray[Any], row: NDArray[Any]) -> float:
+    """Minimise over each coordinate of a row in turn; return the largest change of gradient."""
+    n = row.size
+    largest = 0.0
+    for r in range(n):
+        diagonal = normal[r, r]
+        if diagonal <= 0:
+            # The component is zero in another mode: its coefficient has no effect.
+            row[r] = 0.0
+            continue
+        gradient = -rhs[r]
+        for s in range(n):
+            gradient += normal[r, s] * row[s]
+        new = max(0.0, row[r] - gradient / diagonal)
+        largest = max(largest, abs(new - row[r]) * diagonal)
+        row[r] = new
+    return largest
+
+
+@kernel
+def _solve_free(
+    normal: NDArray[Any],
+    rhs: NDArray[Any],
+    free: NDArray[Any],
+    factor: NDArray[Any],
+    solution: NDArray[Any],
+) -> bool:
+    """Solve the normal equations of some coordinates by Cholesky; False if nearly singular."""
+    for i in range(free.size):
+        for j in range(i + 1):
+            total = normal[free[i], free[j]]
+            for m in range(j):
+                total -= factor[i, m] * factor[j, m]
+            if j < i:
+                factor[i, j] = total / factor[j, j]
+            elif total > 1e-13 * normal[free[i], free[i]]:
+                factor[i, i] = np.sqrt(total)
+            else:
+                return False
+        total = rhs[free[i]]
+        for m in range(i):
+            total -= factor[i, m] * solution[m]
+        solution[i] = total / factor[i, i]
+    for i in range(free.size - 1, -1, -1):
+        for m in range(i + 1, free.size):
+            solution[i] -= factor[m, i] * solution[m]
+        solution[i] /= factor[i, i]
+    return True
+
+
+@kernel
+def _polish(
+    normal: NDArray[Any], rhs: NDArray[Any], row: NDArray[Any], factor: NDArray[Any], tol: float
+) -> bool:
+    """Solve for the positive coordinates exactly; False, and no change, if that is not optimal."""
+    free = np.nonzero(row > 0)[0]
+    solution = np.empty(free.size)
+    if not _solve_free(normal, rhs, free, factor, solution) or (solution < 0).any():
+        return False
+    for r in range(row.size):
+        if row[r] > 0:
+            continue
+        gradient = -rhs[r]
+        for i in range(free.size):
+            gradient += normal[r, free[i]] * solution[i]
+        if gradient < -tol:
+            return False
+    for i in range(free.size):
+        row[free[i]] = solution[i]
+    return True
+
+
+@kernel
+def descend_rows(
+    normal: NDArray[Any],
+    rhs: NDArray[Any],
+    block: tuple[int, int],
+    limits: tuple[float, int],
+    out: NDArray[Any],
+) -> None:
+    """Minimise ``½ a N aᵀ - b aᵀ`` over ``a >= 0`` for a block of rows, from where they are.
+
+    ``normal`` has the shape (1, R, R) for all rows, or (n, R, R). Sweeps over the coordinates
+    of a row end when one moves it by less than ``limits[0]`` of what the first did, or after
+    ``limits[1]`` of them. A first limit of zero asks for the exact minimum.
+    """
+    n = rhs.shape[1]
+    reduction, max_sweeps = limits
+    row = np.empty(n)
+    right = np.empty(n)
+    factor = np.empty((n, n))
+    for i in range(block[0], block[1]):
+        matrix = normal[i if normal.shape[0] > 1 else 0]
+        scale = 0.0
+        for r in range(n):
+            row[r] = out[i, r]
+            right[r] = rhs[i, r]
+            scale = max(scale, abs(right[r]))
+        first = _sweep(matrix, right, row)
+        step = 1
+        next_polish = 1
+        change = first
+        while step < max_sweeps and change > reduction * first and change > 1e-15 * scale:
+            if reduction == 0 and step >= next_polish:
+                if _polish(matrix, right, row, factor, 1e-12 * scale):
+                    break
+                next_polish *= 2
+            change = _sweep(matrix, right, row)
+            step += 1
+        for r in range(n):
+            out[i, r] = row[r]

@@ -1,0 +1,119 @@
+"""How the factor of a mode follows from its normal equations.
+
+A problem makes the normal equations of a mode: one matrix for all rows if every entry is known,
+one matrix per row otherwise. A rule solves them, with or without constraints and penalties.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from array_api_compat import array_namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polyad.arrays import Array
+    from polyad.tensor.sparse import SparseTensor
+
+
+class UpdateRule(ABC):
+    """Minimise ``½ tr(A N Aᵀ) - tr(A Bᵀ)`` plus penalties over the rows of a factor ``A``."""
+
+    @abstractmethod
+    def solve(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
+        """Return the new factor.
+
+        Parameters
+        ----------
+        normal : array of shape (R, R)
+            The normal matrix ``N`` of all rows, in double precision.
+        rhs : array of shape (n, R)
+            The right-hand side ``B``.
+        current : array of shape (n, R)
+            The factor before.
+        mode : int
+            Whose factor it is.
+        """
+
+    @abstractmethod
+    def solve_rows(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
+        """Return the new factor; as ``solve``, with ``normal`` of shape (n, R, R)."""
+
+    @abstractmethod
+    def solve_observed(
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
+    ) -> Array:
+        """Return the new factor for the stored entries of a sparse tensor.
+
+        ``shift`` is added to the diagonals: at the level of rounding, for rows that their entries
+        do not determine.
+        """
+
+
+class LeastSquares(UpdateRule):
+    """No constraint.
+
+    Parameters
+    ----------
+    ridge : float
+        The weight of half the squared factor.
+    """
+
+    def __init__(self, ridge: float = 0.0) -> None:
+        self.ridge = ridge
+
+    def solve(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
+        """Return the solution of least norm."""
+        return solve_normal(normal, rhs, self.ridge)
+
+    def solve_rows(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
+        """Solve one small system per row."""
+        xp = array_namespace(rhs)
+        shifted = normal + self.ridge * xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
+        solved = xp.linalg.solve(shifted, double(rhs)[:, :, None])[:, :, 0]
+        return xp.astype(solved, rhs.dtype)
+
+    def solve_observed(
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
+    ) -> Array:
+        """Solve one small system per row that has entries."""
+        return tensor.observed_least_squares(factors, mode, self.ridge + shift, factors[mode])
+
+
+def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
+    """Return the ``A`` of least norm that minimises ``tr(A N Aᵀ) - 2 tr(A Bᵀ) + ridge |A|²``.
+
+    ``N`` is symmetric and may be singular, as it is for redundant components. Directions whose
+    eigenvalue is lost in rounding get no part of the solution.
+
+    Parameters
+    ----------
+    normal : array of shape (R, R)
+        The normal matrix ``N``.
+    rhs : array of shape (n, R)
+        The right-hand side ``B``.
+    ridge : float
+        Added to the diagonal of ``N``.
+    """
+    xp = array_namespace(rhs)
+    eigenvalues, vectors = xp.linalg.eigh(double(normal))
+    eigenvalues = eigenvalues + ridge
+    rank = int(normal.shape[0])
+    cutoff = float(xp.max(xp.abs(eigenvalues))) * rank * epsilon_of(eigenvalues.dtype)
+    kept = eigenvalues > cutoff
+    inverse = xp.where(kept, 1.0 / xp.where(kept, eigenvalues, 1.0), 0.0)
+    solution = ((double(rhs) @ vectors) * inverse[None, :]) @ vectors.T
+    return xp.astype(solution, rhs.dtype)
+
+
+def double(array: Array) -> Array:
+    """Return the array in float64, in which small systems are solved and sums are made."""
+    xp = array_namespace(array)
+    return xp.astype(array, xp.float64, copy=False)
+
+
+def epsilon_of(dtype: Any) -> float:
+    """Return the rounding unit of a number type of any namespace."""
+    return 2.0**-23 if "float32" in str(dtype) else 2.0**-52
