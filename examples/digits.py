@@ -55,13 +55,13 @@ polyad {polyad.__version__}: CP with {N_COMPONENTS} components of scikit-learn's
   features   {N_COMPONENTS} numbers per image name the digit of {accuracy:.1%} of the unseen images
 
 Written to {folder}/
-  report.html      the fit and every component on one page
+  report.html      the fit and its components on one page
   components.png   the first components as a picture
   factor_*.csv     one labelled table per mode
   model.polyad     the model; read it with polyad.load
 
 Try next
-  {python} -c "import polyad; print(polyad.load('{folder}/model.polyad').factor_table('row'))"
+  {python} -c "import polyad; print(polyad.load('{folder}/model.polyad').top(0, 'row'))"
   README.md        a table of events to labelled components in ten lines
 """
     )

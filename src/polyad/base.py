@@ -6,7 +6,6 @@ saving, and the warning of a fit that did not converge.
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -16,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.arrays import Array, to_numpy
-from polyad.exceptions import DataWarning, InvalidInputError, ModelFileError, Status
+from polyad.exceptions import DataWarning, InvalidInputError, ModelFileError, Status, warn_user
 from polyad.fitting.archive import write_archive
 from polyad.fitting.history import History
 from polyad.tensor.kruskal import KruskalTensor
@@ -99,12 +98,7 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _aligned(self, given: TensorInput) -> TensorInput:
         """Bring the modes of labelled samples into the order and size of the model's."""
-        if None not in (self.modes_, given.modes) and given.modes != self.modes_:
-            message = (
-                f"X has the modes {given.modes}, but {type(self).__name__} was fitted to the modes "
-                f"{self.modes_}: give the same names in the same order."
-            )
-            raise InvalidInputError(message)
+        given = self._in_the_order_of_the_model(given)
         names = given.modes or tuple(f"mode {mode}" for mode in range(len(given.shape)))
         pairs = list(zip(self.labels_, given.labels, strict=True))
         for mode, (mine, theirs) in enumerate(pairs):
@@ -118,6 +112,18 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             tensor = tensor.align({names[mode]: mine})
             given = TensorInput(tensor.data, given.modes, (given.labels[0], *tensor.labels[1:]))
         return given
+
+    def _in_the_order_of_the_model(self, given: TensorInput) -> TensorInput:
+        """Bring named modes into the order of the fit."""
+        if self.modes_ is None or given.modes is None or given.modes == self.modes_:
+            return given
+        if sorted(given.modes) != sorted(self.modes_):
+            message = (
+                f"X has the modes {given.modes}, but {type(self).__name__} was fitted to the modes "
+                f"{self.modes_}: give the same names."
+            )
+            raise InvalidInputError(message)
+        return given.transposed([given.modes.index(name) for name in self.modes_])
 
     def _unknown_labels(self, strangers: np.ndarray, mode: int, name: str) -> InvalidInputError:
         known = self.labels_[mode]
@@ -140,12 +146,23 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _report_ending(self) -> None:
         """Warn once, with the advice of the status, if the fit did not end as it should."""
         if not self.status_.is_success:
-            warnings.warn(
-                f"{type(self).__name__}: {self.status_.advice}", ConvergenceWarning, stacklevel=3
-            )
+            warn_user(f"{type(self).__name__}: {self.status_.advice}", ConvergenceWarning)
 
     def _warn_about_data(self, message: str) -> None:
-        warnings.warn(f"{type(self).__name__}: {message}", DataWarning, stacklevel=5)
+        warn_user(f"{type(self).__name__}: {message}", DataWarning)
+
+    def _named(self, features: Array, labels: np.ndarray | None) -> Any:
+        """Give features the labels of their samples, if ``set_output`` asks for a pandas table.
+
+        scikit-learn, which turns features into tables, does not know labels of tensors.
+        """
+        from sklearn.utils._set_output import _get_output_config
+
+        if labels is None or _get_output_config("transform", self)["dense"] != "pandas":
+            return features
+        import pandas as pd
+
+        return pd.DataFrame(to_numpy(features), index=labels, columns=self.get_feature_names_out())
 
     # What users read from a fitted estimator.
 
@@ -376,13 +393,29 @@ def _portable(value: Any) -> Any:
 
 
 def joined_labels(old: np.ndarray | None, new: np.ndarray | None) -> np.ndarray | None:
-    """Return the labels of earlier and further samples; None if either has none."""
-    if old is None or new is None:
+    """Return the labels of earlier and further samples, or None if neither has any."""
+    if old is None and new is None:
         return None
+    if old is None or new is None:
+        has, lacks = ("earlier", "new") if new is None else ("new", "earlier")
+        message = (
+            f"The {has} samples have labels and the {lacks} ones have none. Give a LabelledTensor "
+            "with labels for the samples, or go on without any: set model.labels_[0] = None and "
+            "give the samples without labels."
+        )
+        raise InvalidInputError(message)
     if old.dtype.kind != new.dtype.kind:
         message = (
             f"The new samples have labels of type {new.dtype}, the earlier ones of type "
             f"{old.dtype}. Convert them to the same type."
+        )
+        raise InvalidInputError(message)
+    repeated = new[find_labels(old, new) >= 0]
+    if len(repeated):
+        message = (
+            f"{len(repeated)} of the new samples have labels of earlier ones: {shown(repeated)}. "
+            "partial_fit adds samples and cannot add to one: give each its own label, or fit all "
+            "data of a sample at once."
         )
         raise InvalidInputError(message)
     return np.concatenate([old, new])

@@ -6,7 +6,24 @@ Each message says what was given, what is accepted and what to do. The advice of
 
 from __future__ import annotations
 
+import sys
+import warnings
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_WRAPPERS = ("polyad", "sklearn", "joblib")
+
+
+def warn_user(message: str, category: type[Warning]) -> None:
+    """Warn, pointing at the code that called polyad, through scikit-learn's wrappers too."""
+    level = 1
+    frame: FrameType | None = sys._getframe(0)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _WRAPPERS:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 class PolyadError(Exception):
@@ -71,15 +88,18 @@ _ADVICE = {
     Status.CONVERGED: "The objective stopped changing: the fit is complete.",
     Status.MAX_ITER: (
         "The fit used all of its max_iter iterations while the objective was still changing. "
-        "Increase max_iter, or loosen tol if the last values of history_ are good enough."
+        "Increase max_iter, or loosen tol if the last values of history_ are good enough. If "
+        "weights_ keep growing, components cancel each other: a small ridge stops that."
     ),
     Status.TIME_BUDGET: (
         "The time_budget ran out while the objective was still changing. The best state so far "
-        "is kept. Increase time_budget, or fit again with warm_start=True to go on."
+        "is kept. Increase time_budget, or go on: with a checkpoint run the same fit again, "
+        "otherwise fit again with warm_start=True."
     ),
     Status.INTERRUPTED: (
         "The fit was interrupted from the keyboard. The best state so far is kept and the "
-        "estimator is usable. Fit again with warm_start=True to go on."
+        "estimator is usable. To go on: with a checkpoint run the same fit again, otherwise fit "
+        "again with warm_start=True."
     ),
     Status.STOPPED: "A callback asked the fit to stop.",
     Status.STALLED: (

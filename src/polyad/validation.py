@@ -76,9 +76,16 @@ class TensorInput:
         """Return how a message should call a mode."""
         return f"mode {mode}" if self.modes is None else f"mode {mode} ({self.modes[mode]!r})"
 
-    def with_labels(self, labels: Sequence[np.ndarray | None]) -> TensorInput:
-        """Return the same data with other labels."""
-        return dataclasses.replace(self, labels=tuple(labels))
+    def transposed(self, order: Sequence[int]) -> TensorInput:
+        """Return the same data with its modes in another order."""
+        if self.is_sparse:
+            coords = tuple(self.data.coords[k] for k in order)
+            shape = tuple(self.shape[k] for k in order)
+            data: Any = coo_array((self.data.data, coords), shape=shape)
+        else:
+            data = array_namespace(self.data).permute_dims(self.data, tuple(order))
+        modes = None if self.modes is None else tuple(self.modes[k] for k in order)
+        return TensorInput(data, modes, tuple(self.labels[k] for k in order))
 
 
 def as_tensor_input(X: Any, *, allow_nan: bool = False, mask: Any = None) -> TensorInput:
@@ -415,10 +422,14 @@ def _masked(given: TensorInput, mask: Any) -> Array:
     except (TypeError, ValueError) as error:
         message = f"The mask makes no array: {error}."
         raise InvalidInputError(message) from error
-    if tuple(observed.shape) != given.shape or not xp.isdtype(observed.dtype, "bool"):
+    wrong = []
+    if tuple(observed.shape) != given.shape:
+        wrong.append(f"the shape {tuple(observed.shape)}, not {given.shape} as the data")
+    if not xp.isdtype(observed.dtype, "bool"):
+        wrong.append(f"the type {observed.dtype}, not bool: convert it with mask.astype(bool)")
+    if wrong:
         message = (
-            f"The mask has the shape {tuple(observed.shape)} and type {observed.dtype}; it must be "
-            f"boolean, of the shape {given.shape} of the data, True where an entry was observed."
+            f"The mask has {' and '.join(wrong)}. It must be True where an entry was observed."
         )
         raise InvalidInputError(message)
     nan = xp.full_like(given.data, math.nan)

@@ -4,7 +4,7 @@ from scipy.sparse import coo_array
 
 from polyad import CP, factor_match_score
 from polyad.datasets import make_low_rank
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import DataWarning, InvalidInputError
 
 
 def holes(X, share, seed=0):
@@ -73,13 +73,16 @@ def test_slices_without_observations_stay_finite():
     X = make_low_rank((9, 8, 7), 2, random_state=0)[0]
     X[4] = np.nan
     X[:, 3] = np.nan
-    model = CP(2, random_state=0).fit(X)
+    with pytest.warns(DataWarning, match="nothing was observed at position") as caught:
+        model = CP(2, random_state=0).fit(X)
+    assert ["position 4 of mode 0" in str(w.message) for w in caught] == [True, False]
     assert all(np.isfinite(factor).all() for factor in model.factors_)
     assert model.score(X) > 0.999
     features = model.transform(X[[4, 5]])
     assert features[0].tolist() == [0, 0]
 
 
+@pytest.mark.filterwarnings("ignore::polyad.exceptions.DataWarning")
 def test_fewer_observations_than_components_stay_finite():
     X = np.full((6, 5, 4), np.nan)
     X[np.arange(5), np.arange(5), [0, 1, 2, 3, 0]] = [1.0, 2.0, 3.0, 4.0, 5.0]

@@ -94,7 +94,11 @@ def test_labels_of_another_type_are_refused_and_change_nothing():
     with pytest.raises(InvalidInputError, match="same type"):
         model.partial_fit(other)
     assert model.factors_[0].shape == (10, 2)
-    model.partial_fit(
-        LabelledTensor(X, modes=list("abc"), labels=[[*names[:-1], "new"], None, None])
-    )
-    assert model.factor_table(0).index.tolist() == [*names, *names[:-1], "new"]
+    again = LabelledTensor(X, modes=list("abc"), labels=[[*names[:-1], "new"], None, None])
+    with pytest.raises(InvalidInputError, match="9 of the new samples have labels of earlier ones"):
+        model.partial_fit(again)
+    with pytest.raises(InvalidInputError, match="earlier samples have labels"):
+        model.partial_fit(X)
+    more = LabelledTensor(X, modes=list("abc"), labels=[[f"t{k}" for k in range(10)], None, None])
+    model.partial_fit(more)
+    assert model.factor_table(0).index.tolist() == [*names, *(f"t{k}" for k in range(10))]

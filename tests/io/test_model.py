@@ -131,11 +131,13 @@ def test_unknown_columns_are_still_refused_after_loading(tmp_path):
 def test_a_loaded_model_goes_on_learning(tmp_path, kind, batches_before):
     X = INPUTS[kind]()
     model = fitted(X, ridge=0.01)
+    model.labels_[0] = None
+    more = X.data if kind == "text labels" else X
     for _ in range(batches_before):
-        model.partial_fit(X)
+        model.partial_fit(more)
     loaded = reload(model, tmp_path)
-    model.partial_fit(X)
-    loaded.partial_fit(X)
+    model.partial_fit(more)
+    loaded.partial_fit(more)
     assert same(model.factors_, loaded.factors_)
     assert same(model.weights_, loaded.weights_)
     assert loaded.n_samples_seen_ == model.n_samples_seen_ == (2 + batches_before) * SHAPE[0]

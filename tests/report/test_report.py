@@ -157,7 +157,7 @@ def test_a_title_and_the_score_on_given_data(model, page, tmp_path):
     other = page_of(model, tmp_path, title="<b>bold & brave</b>", X=data(), max_components=1)
     assert other.texts.count("<b>bold & brave</b>") == 2  # in the head and as the heading
     assert page.texts.count("CP with 3 components") == 2
-    score = other.cells[other.cells.index("score on the given data") + 1]
+    score = other.cells[other.cells.index("score (explained variation) on the data given") + 1]
     assert score == f"{model.score(data()):.4f}"
     assert "score" not in page.text
     assert "the page before" not in other.source

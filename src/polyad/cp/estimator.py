@@ -52,7 +52,7 @@ class CP(CPFamily):
     n_init : int, default=1
         How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
         first start is that one and the others are random.
-    max_iter : int, default=500
+    max_iter : int, default=1000
         The largest number of sweeps over the modes.
     tol : float, default=1e-5
         Stop when a sweep lowers the objective by less than this part of it, or when the residual
@@ -111,7 +111,8 @@ class CP(CPFamily):
     Notes
     -----
     A sweep costs ``O(size · R)`` for dense data, in two passes over it, and ``O(nnz · R)`` per mode
-    for sparse data, which is never made dense. The objective never rises.
+    for sparse data, which is never made dense. The objective never rises. A sweep visits the modes
+    other than the samples first and the samples last.
     ``fit(X).transform(X)`` equals ``fit_transform(X)`` up to rounding, unless mode 0 is fixed.
 
     References
@@ -144,7 +145,7 @@ class CP(CPFamily):
         *,
         init: Any = "svd",
         n_init: int = 1,
-        max_iter: int = 500,
+        max_iter: int = 1000,
         tol: float = 1e-5,
         ridge: float = 0.0,
         fixed_modes: Iterable[int] = (),

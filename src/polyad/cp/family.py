@@ -131,7 +131,7 @@ class CPFamily(TensorEstimator):
         """
         self._fit(X, mask)
         self._report_ending()
-        return self.factors_[0] * self.weights_[None, :]
+        return self._named(self.factors_[0] * self.weights_[None, :], self.labels_[0])
 
     def transform(self, X: Any, *, mask: Any = None) -> Array:
         """Return the features of new samples, with the other modes held as they are.
@@ -151,7 +151,8 @@ class CPFamily(TensorEstimator):
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):
             problem = self._problem(given)
-            return self._rows(problem) * 2.0**problem.exponent
+            features = self._rows(problem) * 2.0**problem.exponent
+        return self._named(features, given.labels[0])
 
     def inverse_transform(self, X: Array) -> Array:
         """Return the samples that features stand for.
@@ -199,6 +200,12 @@ class CPFamily(TensorEstimator):
             if self.missing == "unobserved" and given.is_sparse and given.data.nnz == 0:
                 message = "The sparse data has no stored entry, so nothing was observed."
                 raise InvalidInputError(message)
+            for mode, position in problem.unobserved_slices():
+                title = given.mode_title(mode)
+                self._warn_about_data(
+                    f"nothing was observed at position {position} of {title}, the first such; its "
+                    "row of the factor is arbitrary."
+                )
             if problem.norm_squared == 0:
                 self._warn_about_data("every entry is zero, and so is the decomposition.")
             solver = self._solver(problem, fixed)

@@ -25,10 +25,12 @@ def check_rank(n_components: int, shape: Sequence[int]) -> None:
     """
     limit = math.prod(shape) // max(shape)
     if n_components > limit:
+        # The wording of scikit-learn, which its users search for.
+        features = f", n_features={shape[1]}" if len(shape) == 2 else ""
         message = (
             f"n_components={n_components} is too large: a tensor of shape {tuple(shape)} "
-            f"(n_samples={shape[0]}, n_features={shape[1]}) has rank at most {limit}, the "
-            "product of all sizes but the largest. Use fewer components."
+            f"(n_samples={shape[0]}{features}) has rank at most {limit}, the product of all sizes "
+            "but the largest. Use fewer components."
         )
         raise InvalidInputError(message)
 

@@ -115,6 +115,10 @@ class FitData:
             return digest([self.tensor.array])
         return digest([np.asarray(self.shape), *self.tensor.coords, self.tensor.values])
 
+    def unobserved_slices(self) -> list[tuple[int, int]]:
+        """Return the modes of dense data that have slices without observations, and the first."""
+        return []
+
 
 class Problem(FitData, ABC):
     """Data, as least squares sees it."""
@@ -219,6 +223,17 @@ class ObservedDense(ObservedProblem):
         xp = array_namespace(array)
         super().__init__(DenseTensor(xp.where(observed, array, xp.zeros_like(array))))
         self.mask = DenseTensor(xp.astype(observed, array.dtype))
+
+    def unobserved_slices(self) -> list[tuple[int, int]]:
+        """Return the modes that have slices without observations, and the first of them."""
+        xp = array_namespace(self.mask.array)
+        found = []
+        for mode in range(len(self.shape)):
+            others = tuple(k for k in range(len(self.shape)) if k != mode)
+            counts = xp.sum(self.mask.array, axis=others)
+            if bool(xp.any(counts == 0)):
+                found.append((mode, int(xp.argmin(counts))))
+        return found
 
     def digest(self) -> str:
         """Return a short name for the content of the data and the mask."""

@@ -15,20 +15,21 @@ from scipy.sparse import coo_array
 
 from polyad.arrays import to_numpy
 from polyad.exceptions import InvalidTypeError, MissingPackageError
-from polyad.tensor.kruskal import KruskalTensor
+from polyad.tensor.kruskal import KruskalTensor, as_kruskal
 from polyad.tensor.labels import LabelledTensor
 from polyad.tensor.sparse import canonicalize
 from polyad.validation import as_tensor_input
 
 
-def to_tensorly(tensor: KruskalTensor) -> Any:
+def to_tensorly(tensor: Any) -> Any:
     """Return a decomposition as a ``tensorly.cp_tensor.CPTensor``.
 
     Parameters
     ----------
-    tensor : KruskalTensor
-        For example ``model.kruskal_``.
+    tensor : KruskalTensor, fitted model or (weights, factors)
+        The decomposition.
     """
+    tensor = as_kruskal(tensor)
     cp_tensor = _package("tensorly.cp_tensor", "tensorly")
     return cp_tensor.CPTensor((tensor.weights, list(tensor.factors)))
 
@@ -56,7 +57,8 @@ def to_pyttb(tensor: Any) -> Any:
         What to convert. Names and labels are not kept: pyttb has none.
     """
     pyttb = _package("pyttb", "pyttb")
-    if isinstance(tensor, KruskalTensor):
+    if isinstance(tensor, KruskalTensor) or hasattr(tensor, "kruskal_"):
+        tensor = as_kruskal(tensor)
         factors = [np.asfortranarray(to_numpy(factor)) for factor in tensor.factors]
         return pyttb.ktensor(factors, to_numpy(tensor.weights))
     given = as_tensor_input(tensor, allow_nan=True)
@@ -112,6 +114,12 @@ def to_xarray(tensor: LabelledTensor) -> Any:
     tensor : LabelledTensor
         Modes become dimensions and labels become coordinates.
     """
+    if not isinstance(tensor, LabelledTensor):
+        message = (
+            f"A {type(tensor).__name__} was given, which has no names. Make it a LabelledTensor, "
+            "or use xarray.DataArray(array)."
+        )
+        raise InvalidTypeError(message)
     return tensor.to_xarray()
 
 

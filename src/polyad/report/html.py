@@ -14,7 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 from polyad._version import __version__
 from polyad.arrays import to_numpy
 from polyad.files import replacing
-from polyad.report.plots import leading_components, mode_title, plot_components, plot_history
+from polyad.report.plots import (
+    leading_components,
+    mode_title,
+    plot_components,
+    plot_history,
+    visible,
+)
 
 if TYPE_CHECKING:
     import os
@@ -113,7 +119,7 @@ def _facts(model: TensorEstimator, X: Any) -> list[tuple[str, str]]:
         ("time", f"{model.history_.seconds:.2f} s"),
     ]
     if X is not None:
-        facts.append(("score on the given data", f"{model.score(X):.4f}"))
+        facts.append(("score (explained variation) on the data given", f"{model.score(X):.4f}"))
     return facts
 
 
@@ -127,7 +133,7 @@ def _component_tables(model: TensorEstimator, top: int, max_components: int) -> 
         for mode in labelled:
             yield f'<th colspan="2">{html.escape(mode_title(model, mode))}</th>'
         yield "</tr>"
-        columns = [model.top(r, mode, top) for mode in labelled]
+        columns = [visible(model.top(r, mode, top)) for mode in labelled]
         for row in range(max(len(column) for column in columns)):
             yield "<tr>"
             for column in columns:

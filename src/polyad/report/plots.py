@@ -13,6 +13,8 @@ from polyad.exceptions import InvalidInputError, MissingPackageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pandas as pd
+
     from polyad.base import TensorEstimator
 
 # The report is read on light paper; both hues are told apart by every kind of colour vision.
@@ -29,8 +31,8 @@ def plot_components(
 ) -> Any:
     """Draw one row of panels per component, one panel per mode.
 
-    A labelled mode shows its leading labels as bars; a mode without labels shows the whole column
-    as a line. The samples are left out unless asked for.
+    A mode with names shows its leading labels as bars; a mode with positions, numbers or dates
+    shows the whole column as a line. The samples are left out unless asked for.
 
     Parameters
     ----------
@@ -97,19 +99,30 @@ def mode_title(model: TensorEstimator, mode: int) -> str:
 
 
 def _draw_column(panel: Any, model: TensorEstimator, component: int, mode: int, top: int) -> None:
-    if model.labels_[mode] is None:
+    labels = model.labels_[mode]
+    if labels is None or labels.dtype.kind in "Mmiuf":
+        # Positions, dates and numbers have an order of their own, which bars by size would hide.
         column = to_numpy(model.factors_[mode])[:, component]
+        places = np.arange(len(column)) if labels is None else labels
+        order = np.argsort(places, kind="stable")
         # More points than pixels only make the file large.
-        step = max(1, len(column) // _MAX_POINTS)
-        panel.plot(np.arange(0, len(column), step), column[::step], color=_POSITIVE, linewidth=1.2)
+        chosen = order[:: max(1, len(column) // _MAX_POINTS)]
+        panel.plot(places[chosen], column[chosen], color=_POSITIVE, linewidth=1.2)
         panel.axhline(0, color="0.7", linewidth=0.8, zorder=0)
+        panel.tick_params(axis="x", labelsize=7)
         return
-    leading = model.top(component, mode, top).iloc[::-1]
+    leading = visible(model.top(component, mode, top)).iloc[::-1]
     values = leading.to_numpy()
     positions = np.arange(len(values))
     panel.barh(positions, values, color=np.where(values < 0, _NEGATIVE, _POSITIVE))
     panel.set_yticks(positions, [_shorten(str(label)) for label in leading.index], fontsize=7)
     panel.axvline(0, color="0.7", linewidth=0.8)
+
+
+def visible(leading: pd.Series) -> pd.Series:
+    """Leave out entries that would be too small to see beside the largest."""
+    size = leading.abs()
+    return leading[size > 1e-3 * size.max()] if len(leading) else leading
 
 
 def _shorten(text: str, width: int = 34) -> str:

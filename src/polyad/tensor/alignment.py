@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 from polyad.arrays import to_numpy
 from polyad.exceptions import InvalidInputError
-from polyad.tensor.kruskal import KruskalTensor, column_norms
+from polyad.tensor.kruskal import KruskalTensor, as_kruskal, column_norms
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -108,8 +108,8 @@ class Matching:
 
 
 def match_components(
-    first: KruskalTensor,
-    second: KruskalTensor,
+    first: Any,
+    second: Any,
     *,
     weights: bool = False,
     skip_modes: Collection[int] = (),
@@ -124,13 +124,14 @@ def match_components(
 
     Parameters
     ----------
-    first, second : KruskalTensor
+    first, second : KruskalTensor, fitted model or (weights, factors)
         Decompositions of tensors of the same shape (except in ``skip_modes``).
     weights : bool
         Whether components of different weight match less.
     skip_modes : collection of int
         Modes that are not compared, for example the samples of two different data sets.
     """
+    first, second = as_kruskal(first), as_kruskal(second)
     skipped = _mode_numbers(skip_modes, first.ndim)
     modes = [mode for mode in range(first.ndim) if mode not in skipped]
     theirs = second.shape
@@ -160,8 +161,8 @@ def match_components(
 
 
 def factor_match_score(
-    first: KruskalTensor,
-    second: KruskalTensor,
+    first: Any,
+    second: Any,
     *,
     weights: bool = False,
     skip_modes: Collection[int] = (),

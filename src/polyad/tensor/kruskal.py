@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -164,6 +164,29 @@ class KruskalTensor:
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, n_components={self.n_components})"
+
+
+def as_kruskal(value: Any) -> KruskalTensor:
+    """Read a decomposition: a KruskalTensor, a fitted model, a CPTensor or (weights, factors).
+
+    Parameters
+    ----------
+    value : KruskalTensor, estimator, CPTensor or pair
+        What was given.
+    """
+    if isinstance(value, KruskalTensor):
+        return value
+    if hasattr(value, "kruskal_"):
+        return cast("KruskalTensor", value.kruskal_)
+    try:
+        weights, factors = value
+        return KruskalTensor(weights, factors)
+    except (TypeError, ValueError, AttributeError) as error:
+        message = (
+            f"A {type(value).__name__} is not a decomposition. Give a KruskalTensor, a fitted "
+            "model, or a pair (weights, factors)."
+        )
+        raise InvalidTypeError(message) from error
 
 
 def column_norms(matrix: Array) -> Array:

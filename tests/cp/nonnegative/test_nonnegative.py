@@ -14,7 +14,10 @@ from polyad.datasets import make_low_rank, make_sparse
 from polyad.exceptions import PolyadError
 from polyad.threads import thread_limit
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::polyad.exceptions.DataWarning"),
+]
 
 
 # Multiplicative updates refuse negative data, which the checks draw; their samples come from a

@@ -52,7 +52,7 @@ class NonnegativeCP(CPFamily):
     n_init : int, default=1
         How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
         first start is that one and the others are random.
-    max_iter : int, default=500
+    max_iter : int, default=1000
         The largest number of sweeps over the modes.
     tol : float, default=1e-5
         Stop when a sweep lowers the objective by less than this part of it, or when the residual
@@ -142,7 +142,7 @@ class NonnegativeCP(CPFamily):
         solver: str = "hals",
         init: Any = "svd",
         n_init: int = 1,
-        max_iter: int = 500,
+        max_iter: int = 1000,
         tol: float = 1e-5,
         sparsity: float | Sequence[float] = 0.0,
         ridge: float | Sequence[float] = 0.0,
