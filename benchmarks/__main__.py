@@ -28,24 +28,25 @@ def threads_of(library: str) -> dict[str, str]:
     return {"OMP_NUM_THREADS": number, "OMP_PROC_BIND": "spread", "OMP_PLACES": "threads"}
 
 
-def measure(case: str, library: str) -> tuple[float, float] | None:
-    """Return the median seconds of an iteration and the share of disturbed measurements."""
+def measure(case: str, library: str) -> dict[str, float] | None:
+    """Return the median seconds of an iteration, the share of disturbed ones, and the error."""
     command = [sys.executable, "-m", "benchmarks.worker", case, library, str(REPEATS)]
     environment = {**os.environ, **threads_of(library)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     for line in done.stdout.splitlines():
         if line.startswith("result "):
-            result = json.loads(line.removeprefix("result "))
-            return result["seconds"], result["disturbed"]
+            result: dict[str, float] = json.loads(line.removeprefix("result "))
+            return result
     print(f"  {library}: failed: {done.stderr.strip().splitlines()[-1:]}")
     return None
 
 
 def compare(case: str) -> None:
-    print(f"\n{case}: time of one iteration, as a multiple of polyad's")
+    print(f"\n{case}: as a multiple of polyad's, time of one iteration")
     libraries = list(CASES[case][3])
     seconds: dict[str, list[float]] = {library: [] for library in libraries}
     disturbed: dict[str, float] = dict.fromkeys(libraries, 0.0)
+    errors: dict[str, float] = {}
     for _ in range(ROUNDS):
         for library in libraries:
             slow = library == "pyttb" and case.startswith("sparse")
@@ -53,8 +54,9 @@ def compare(case: str) -> None:
                 continue
             result = measure(case, library)
             if result is not None:
-                seconds[library].append(result[0])
-                disturbed[library] = max(disturbed[library], result[1])
+                seconds[library].append(result["seconds"])
+                disturbed[library] = max(disturbed[library], result["disturbed"])
+                errors[library] = result["error"]
     own = statistics.median(seconds["polyad"])
     for library in libraries:
         if not seconds[library]:
@@ -62,7 +64,9 @@ def compare(case: str) -> None:
         value = statistics.median(seconds[library])
         spread = f"{min(seconds[library]) / own:.2f} to {max(seconds[library]) / own:.2f}"
         note = "  (others used the machine)" if disturbed[library] > 0.5 else ""
-        print(f"  {library:<28}{value / own:8.2f}x   rounds {spread}{note}")
+        error = errors.get(library)
+        fit = f"   squared error {error / errors['polyad']:.4f}" if error else ""
+        print(f"  {library:<32}{value / own:8.2f}x   rounds {spread}{fit}{note}")
     print(f"  polyad itself: {1000 * own:.1f} ms")
 
 

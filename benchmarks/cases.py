@@ -29,6 +29,10 @@ def dense_data() -> np.ndarray:
     return make_low_rank((DENSE_SIDE,) * 3, 16, noise=0.5, nonnegative=True, random_state=0)[0]
 
 
+def nonnegative_data() -> np.ndarray:
+    return np.abs(dense_data())
+
+
 def sparse_data() -> Any:
     """Return about a million nonzeros whose indices follow a power law, with random values."""
     from polyad.datasets import make_sparse
@@ -43,10 +47,38 @@ def polyad_run(data: Any, rank: int) -> Run:
 
     start = random_factors(data.shape, rank)
 
-    def run(n_iter: int) -> None:
+    def run(n_iter: int) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            CP(rank, init=start, max_iter=n_iter, tol=0, n_jobs=2).fit(data)
+            return CP(rank, init=start, max_iter=n_iter, tol=0, n_jobs=2).fit(data).kruskal_
+
+    return run
+
+
+def polyad_nonnegative_run(data: np.ndarray, rank: int, *, solver: str) -> Run:
+    from polyad import NonnegativeCP
+
+    start = random_factors(data.shape, rank)
+
+    def run(n_iter: int) -> Any:
+        model = NonnegativeCP(rank, solver=solver, init=start, max_iter=n_iter, tol=0, n_jobs=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return model.fit(data).kruskal_
+
+    return run
+
+
+def tensorly_nonnegative_run(data: np.ndarray, rank: int, *, solver: str) -> Run:
+    from tensorly.cp_tensor import CPTensor
+    from tensorly.decomposition import non_negative_parafac, non_negative_parafac_hals
+
+    start = random_factors(data.shape, rank)
+    fit = non_negative_parafac_hals if solver == "hals" else non_negative_parafac
+
+    def run(n_iter: int) -> Any:
+        init = CPTensor((np.ones(rank), [factor.copy() for factor in start]))
+        return fit(data, rank, n_iter_max=n_iter, init=init, tol=1e-300)
 
     return run
 
@@ -57,10 +89,12 @@ def tensorly_run(data: np.ndarray, rank: int) -> Run:
 
     start = random_factors(data.shape, rank)
 
-    def run(n_iter: int) -> None:
+    def run(n_iter: int) -> Any:
         init = CPTensor((np.ones(rank), [factor.copy() for factor in start]))
         # With tol=0 it would skip the error that the others compute.
-        parafac(data, rank, n_iter_max=n_iter, init=init, tol=1e-300, normalize_factors=False)
+        return parafac(
+            data, rank, n_iter_max=n_iter, init=init, tol=1e-300, normalize_factors=False
+        )
 
     return run
 
@@ -81,8 +115,9 @@ def pyttb_run(data: Any, rank: int) -> Run:
 
     tensor, init = _pyttb_form(data, rank)
 
-    def run(n_iter: int) -> None:
-        pyttb.cp_als(tensor, rank, init=init, maxiters=n_iter, stoptol=-1, printitn=0)
+    def run(n_iter: int) -> Any:
+        model = pyttb.cp_als(tensor, rank, init=init, maxiters=n_iter, stoptol=-1, printitn=0)[0]
+        return model.weights, model.factor_matrices
 
     return run
 
@@ -131,6 +166,18 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
             **_genten("MttkrpPhan", "MttkrpDefault"),
         },
     ),
+    **{
+        f"dense nonnegative CP ({solver}) 250x250x250, R=16": (
+            nonnegative_data,
+            16,
+            8,
+            {
+                "polyad": partial(polyad_nonnegative_run, solver=solver),
+                "tensorly": partial(tensorly_nonnegative_run, solver=solver),
+            },
+        )
+        for solver in ("hals", "mu")
+    },
     **{
         f"sparse CP-ALS 2000x1500x1000, 1M nonzeros, R={rank}": (
             sparse_data,
