@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from functools import lru_cache
+from functools import lru_cache, partial
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from polyad.exceptions import InvalidInputError
@@ -64,10 +66,74 @@ def thread_limit(n_jobs: int | None) -> Iterator[None]:
     """
     token = _limit.set(resolve_n_jobs(n_jobs))
     try:
-        with _thread_pools().limit(limits=1, user_api="blas"):
+        with _one_blas_thread:
             yield
     finally:
         _limit.reset(token)
+
+
+class _OneBlasThread:
+    """Holds the linear algebra library to one thread for as long as any computation runs.
+
+    The setting belongs to the process: computations that overlap share it, the first sets it and
+    the last restores it.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything, as a process does that has just been forked off."""
+        self._lock = Lock()
+        self._users = 0
+        self._limiter: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._users == 0:
+                self._limiter = _thread_pools().limit(limits=1, user_api="blas")
+            self._users += 1
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._limiter.restore_original_limits()
+
+
+_one_blas_thread = _OneBlasThread()
+
+
+class _Helpers:
+    """Threads that wait for work and never keep the process from ending.
+
+    An interrupt may land anywhere, also in the start of a thread, which would leave the pools of
+    the standard library with a thread that they wait for at exit and cannot reach.
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self._tasks: SimpleQueue[tuple[Future[None], Callable[[], None]]] = SimpleQueue()
+        for number in range(n_threads):
+            Thread(target=self._serve, name=f"polyad-{number}", daemon=True).start()
+
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        future: Future[None] = Future()
+        self._tasks.put((future, work))
+        return future
+
+    def _serve(self) -> None:
+        while True:
+            future, work = self._tasks.get()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                work()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+            # What the work refers to is not kept until the next one comes.
+            del future, work
 
 
 def run_blocks(function: Callable[..., object], blocks: Iterable[tuple[Any, ...]]) -> None:
@@ -100,9 +166,9 @@ def run_blocks(function: Callable[..., object], blocks: Iterable[tuple[Any, ...]
     if n_threads <= 1:
         work()
         return
-    executor = _executor(n_threads - 1)
     # Each helper sees the limit of this computation, should a block call this function again.
-    helpers = [executor.submit(copy_context().run, work) for _ in range(n_threads - 1)]
+    threads = _helpers(n_threads - 1)
+    helpers = [threads.submit(partial(copy_context().run, work)) for _ in range(n_threads - 1)]
     try:
         work()
     finally:
@@ -123,10 +189,11 @@ def _thread_pools() -> Any:
 
 
 @lru_cache(maxsize=8)
-def _executor(n_threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(n_threads, thread_name_prefix="polyad")
+def _helpers(n_threads: int) -> _Helpers:
+    return _Helpers(n_threads)
 
 
 # The threads of a pool do not survive a fork: the child makes its own. Windows has no fork.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_executor.cache_clear)
+    os.register_at_fork(after_in_child=_helpers.cache_clear)
+    os.register_at_fork(after_in_child=_one_blas_thread.reset)

@@ -17,7 +17,7 @@ from polyad.cp.online import OnlineSums, add_batch, sums_of_fit
 from polyad.cp.problem import CompleteProblem, Problem, build_problem
 from polyad.cp.rules import LeastSquares
 from polyad.cp.solver import AlternatingLeastSquares
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, NumericalError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.kruskal import KruskalTensor, column_norms
 from polyad.threads import thread_limit
@@ -239,10 +239,16 @@ class CP(CPFamily):
             model = self.inverse_transform(rows)
             filled = xp.where(xp.isnan(data), model, data)
             problem = CompleteProblem(DenseTensor(filled))
-        sums = sums_of_fit([old_rows, *others])
+        sums = sums_of_fit([old_rows, *others], self.ridge)
         if self._online_sums is not None:
             sums = OnlineSums(*self._online_sums)
         sums, factors = add_batch(problem, sums, [rows / safe[None, :], *others], self.ridge)
+        if not all(bool(xp.all(xp.isfinite(factor))) for factor in factors):
+            message = (
+                "The batch gave factors that are not finite, so the model is left as it was. Scale "
+                "the batch as the data of the fit was scaled."
+            )
+            raise NumericalError(message)
         factors[0] = xp.concat([old_rows, factors[0]], axis=0)
         self._lengths = [column_norms(factor) for factor in factors[1:]]
         self._online_sums = (sums.rhs, sums.normal)

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from polyad.base import TensorEstimator
 from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
-from polyad.exceptions import InvalidInputError, Status
+from polyad.exceptions import InvalidInputError, NumericalError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.checkpoint import digest
 from polyad.fitting.driver import FitError
@@ -204,7 +204,7 @@ class CPFamily(TensorEstimator):
                 title = given.mode_title(mode)
                 self._warn_about_data(
                     f"nothing was observed at position {position} of {title}, the first such; its "
-                    "row of the factor is arbitrary."
+                    "row of the factor is zero."
                 )
             if problem.norm_squared == 0:
                 self._warn_about_data("every entry is zero, and so is the decomposition.")
@@ -244,7 +244,7 @@ class CPFamily(TensorEstimator):
         checkpoint = Checkpoint.of(self.checkpoint)
         resumable = None
         if checkpoint is not None:
-            resumable = Resumable(checkpoint, self._identity(solver, init), solver.state_type)
+            resumable = Resumable(checkpoint, self._identity(solver), solver.state_type)
         return fit_best(solver, start, seeds, options, resumable=resumable)
 
     def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
@@ -258,19 +258,31 @@ class CPFamily(TensorEstimator):
             problem: Any = self._problem(given)
             others = [problem.asarray(factor) for factor in self.factors_[1:]]
             residual = problem.residual([self._rows(problem), *others])
+        if not math.isfinite(residual):
+            message = "The score is not a finite number: the factors of the model are not."
+            raise NumericalError(message)
         if problem.norm_squared == 0:
             return 1.0 if residual == 0 else 0.0
         return float(1.0 - residual / problem.norm_squared)
 
-    def _identity(self, solver: FactorSolver[Any], init: Any) -> dict[str, Any]:
-        """Return what must be the same for a checkpoint to be of the same fit."""
+    def _identity(self, solver: FactorSolver[Any]) -> dict[str, Any]:
+        """Return what must be the same for a checkpoint to be of the same fit.
+
+        The start is the one asked for, not that of a warm start, which goes on from where the
+        checkpoint is.
+        """
+        init = self.init
+        if not isinstance(init, str):
+            init = digest(given_start(solver.problem, self.n_components, init))
         seed = self.random_state
         return {
             "method": solver.name,
             "data": solver.problem.digest(),
             "n_components": int(self.n_components),
-            "init": init if isinstance(init, str) else digest(init),
+            "init": init,
             "n_init": int(self.n_init),
+            # A single fit can be prolonged; of several, those that are over stay as they ended.
+            "stopping": [int(self.max_iter), float(self.tol)] if self.n_init > 1 else None,
             "fixed_modes": sorted(solver.fixed_modes),
             "missing": self.missing,
             "random_state": int(seed) if isinstance(seed, Integral) else None,

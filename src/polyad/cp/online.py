@@ -34,13 +34,16 @@ class OnlineSums:
     normal: list[Array]
 
 
-def sums_of_fit(factors: Sequence[Array]) -> OnlineSums:
-    """Return the sums of a complete fit from its factors alone.
+def sums_of_fit(factors: Sequence[Array], ridge: float) -> OnlineSums:
+    r"""Return the sums of a complete fit from its factors alone.
 
-    At a minimum :math:`A_k Q_k = P_k`, so the right-hand side needs no second look at the data.
+    At a minimum :math:`A_k (Q_k + \lambda I) = P_k`, so the right-hand side needs no second look at
+    the data.
     """
     normal = [gram_product(factors, mode) for mode in range(1, len(factors))]
-    rhs = [factor @ matrix for factor, matrix in zip(factors[1:], normal, strict=True)]
+    rhs = [
+        factor @ matrix + ridge * factor for factor, matrix in zip(factors[1:], normal, strict=True)
+    ]
     return OnlineSums(rhs, normal)
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # Sizes of the largest entry, as powers of two, within which no sum of a sweep can overflow or
 # lose digits to underflow.
 _COMFORTABLE = {"float32": 16, "float64": 200}
+# A model whose terms are larger than the data by this factor is a difference of large numbers.
+_CANCELLING = 100.0
 # Columns of pairwise products that are contracted at a time: bounds the memory of a masked sweep.
 _PAIRS_AT_A_TIME = 64
 
@@ -167,7 +169,14 @@ class CompleteProblem(Problem):
 
     def _residual(self, factors: Sequence[Array], rhs: Array, factor: Array) -> float:
         inner = float(array_namespace(rhs).sum(double(rhs) * double(factor)))
-        return max(0.0, self.norm_squared - 2.0 * inner + _norm_squared(factors))
+        model = _norm_squared(factors)
+        residual = self.norm_squared - 2.0 * inner + model
+        if not math.isfinite(residual):
+            return math.nan
+        # Components that cancel each other are much larger than the data, and so are the rounding
+        # errors of their difference: what is below them is not known to be small.
+        unknown = model > _CANCELLING * self.norm_squared
+        return max(residual, self.precision * model if unknown else 0.0)
 
 
 class ObservedProblem(Problem):
@@ -175,7 +184,7 @@ class ObservedProblem(Problem):
 
     Rows with fewer observations than components are underdetermined. A shift of the normal
     matrices at the level of rounding, for the row itself and for an average row, makes their
-    solution finite and close to the shortest.
+    solution finite and close to the shortest. Rows without observations are zero.
     """
 
     def sweep(self, factors: list[Array], rule: UpdateRule, fixed_modes: Collection[int]) -> float:
@@ -192,10 +201,11 @@ class ObservedSparse(ObservedProblem):
     tensor: SparseTensor
 
     def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
-        """Solve one small system per row; a row without observations keeps its values."""
+        """Solve one small system per row; a row without observations is zero."""
         # The trace of the normal matrix of an average row, if entries were observed evenly.
         trace = float(np.trace(_gram(factors, mode))) * (self.tensor.nnz / math.prod(self.shape))
-        return rule.solve_observed(self.tensor, factors, mode, epsilon_of(self.dtype) * trace)
+        shift = epsilon_of(self.dtype) * trace
+        return rule.solve_observed(self.tensor, factors, mode, shift)
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual over the stored entries."""
@@ -240,7 +250,7 @@ class ObservedDense(ObservedProblem):
         return digest([self.tensor.array, self.mask.array])
 
     def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
-        """Solve one small system per row; a row without observations keeps its values."""
+        """Solve one small system per row; a row without observations is zero."""
         xp = array_namespace(factors[mode])
         rank = int(factors[mode].shape[1])
         rhs = self.tensor.mttkrp(factors, mode)
@@ -251,7 +261,7 @@ class ObservedDense(ObservedProblem):
         shift = xp.where(seen, shift, xp.ones_like(shift))
         normal = normal + shift[:, None, None] * xp.eye(rank, dtype=normal.dtype)
         solved = rule.solve_rows(normal, rhs, factors[mode], mode)
-        return xp.where(seen[:, None], solved, factors[mode])
+        return xp.where(seen[:, None], solved, xp.zeros_like(solved))
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual over the observed entries."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from array_api_compat import array_namespace
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class LeastSquares(UpdateRule):
         self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
     ) -> Array:
         """Solve one small system per row that has entries."""
-        return tensor.observed_least_squares(factors, mode, self.ridge + shift, factors[mode])
+        nothing = np.zeros_like(factors[mode])
+        return tensor.observed_least_squares(factors, mode, self.ridge + shift, nothing)
 
 
 def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
@@ -101,7 +103,9 @@ def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
     eigenvalues, vectors = xp.linalg.eigh(double(normal))
     eigenvalues = eigenvalues + ridge
     rank = int(normal.shape[0])
-    cutoff = float(xp.max(xp.abs(eigenvalues))) * rank * epsilon_of(eigenvalues.dtype)
+    # The right-hand side has the precision of the data: what it says of directions below that is
+    # noise, which a division by their eigenvalue would blow up.
+    cutoff = float(xp.max(xp.abs(eigenvalues))) * rank * epsilon_of(rhs.dtype)
     kept = eigenvalues > cutoff
     inverse = xp.where(kept, 1.0 / xp.where(kept, eigenvalues, 1.0), 0.0)
     solution = ((double(rhs) @ vectors) * inverse[None, :]) @ vectors.T

@@ -149,12 +149,14 @@ def given_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
             message = f"init has weights of shape {tuple(weights.shape)}, not ({n_components},)."
             raise InvalidInputError(message)
         factors = [factors[0] * weights[None, :], *factors[1:]]
-    if not all(np.isfinite(factor).all() for factor in factors):
-        message = "init contains NaN or infinity."
-        raise InvalidInputError(message)
     # The data may have been rescaled; the start follows it.
     factors[0] = factors[0] * 2.0**-problem.exponent
-    return [problem.asarray(factor) for factor in factors]
+    with np.errstate(over="ignore"):
+        cast = [problem.asarray(factor) for factor in factors]
+    if not all(np.isfinite(to_numpy(factor)).all() for factor in cast):
+        message = "init contains NaN or infinity, or numbers beyond the type of the data."
+        raise InvalidInputError(message)
+    return cast
 
 
 def _parts(init: Any) -> tuple[np.ndarray | None, list[np.ndarray]]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import struct
+import tokenize
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,12 @@ FORMAT = "polyad"
 VERSION = 1
 _MANIFEST = "manifest.json"
 _TAG = "~"
+# What a damaged file makes the readers of zip, JSON and arrays raise.
+_UNREADABLE = (
+    *(zipfile.BadZipFile, tokenize.TokenError, struct.error, ArithmeticError, AttributeError),
+    *(EOFError, LookupError, MemoryError, OSError, RuntimeError, SyntaxError),
+    *(TypeError, ValueError),
+)
 
 
 def write_archive(path: str | os.PathLike[str], kind: str, content: dict[str, Any]) -> None:
@@ -69,17 +77,16 @@ def read_archive(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     FileNotFoundError
         If there is no file at ``path``.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = _checked_members(archive, path)
-            manifest = _read_manifest(archive, path, kind)
-            content = _decode(manifest["content"], archive, members)
-    except (zipfile.BadZipFile, EOFError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(path, str(error)) from error
-    except (ValueError, NotImplementedError) as error:
-        if isinstance(error, ModelFileError):
+    with open(path, "rb") as stream:
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                reader = _Reader(archive, _checked_members(archive, path))
+                manifest = _read_manifest(archive, path, kind)
+                content = reader.decode(manifest["content"])
+        except ModelFileError:
             raise
-        raise _damaged(path, str(error)) from error
+        except _UNREADABLE as error:
+            raise _damaged(path, str(error)) from error
     if not isinstance(content, dict):
         raise _damaged(path, "its content is not a table of names")
     return content
@@ -151,31 +158,45 @@ def _encode(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
     raise InvalidTypeError(message)
 
 
-def _decode(value: Any, archive: zipfile.ZipFile, members: dict[str, int]) -> Any:
-    if isinstance(value, list):
-        return [_decode(item, archive, members) for item in value]
-    if not isinstance(value, dict):
-        return value
-    tag = value.get(_TAG)
-    if tag is None:
-        return {key: _decode(item, archive, members) for key, item in value.items()}
-    if tag == "array":
-        return _read_array(archive, value["name"], members)
-    if tag == "float":
-        return float(value["value"])
-    if tag == "status":
-        return Status(value["value"])
-    if tag == "history":
-        return History(_decode(value["records"], archive, members))
-    if tag == "tuple":
-        return tuple(_decode(item, archive, members) for item in value["items"])
-    message = f"unknown tag {tag!r}"
-    raise ValueError(message)
+class _Reader:
+    """Reads the members of an archive, each once, however often it is named."""
+
+    def __init__(self, archive: zipfile.ZipFile, sizes: dict[str, int]) -> None:
+        self._archive = archive
+        self._sizes = sizes
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def decode(self, value: Any) -> Any:
+        """Turn what :func:`_encode` made back into values."""
+        if isinstance(value, list):
+            return [self.decode(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        tag = value.get(_TAG)
+        if tag is None:
+            return {key: self.decode(item) for key, item in value.items()}
+        if tag == "array":
+            return self._array(value["name"])
+        if tag == "float":
+            return float(value["value"])
+        if tag == "status":
+            return Status(value["value"])
+        if tag == "history":
+            return History(self.decode(value["records"]))
+        if tag == "tuple":
+            return tuple(self.decode(item) for item in value["items"])
+        message = f"unknown tag {tag!r}"
+        raise ValueError(message)
+
+    def _array(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            self._arrays[name] = _parse_array(name, self._archive.read(name), self._sizes[name])
+        return self._arrays[name]
 
 
-def _read_array(archive: zipfile.ZipFile, name: str, members: dict[str, int]) -> np.ndarray:
+def _parse_array(name: str, data: bytes, size: int) -> np.ndarray:
     """Read one ``.npy`` member, believing its header only as far as the member's size goes."""
-    stream = io.BytesIO(archive.read(name))
+    stream = io.BytesIO(data)
     version = np.lib.format.read_magic(stream)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -189,10 +210,12 @@ def _read_array(archive: zipfile.ZipFile, name: str, members: dict[str, int]) ->
     if dtype.hasobject:
         message = f"member {name!r} holds pickled Python objects, which are never loaded"
         raise ValueError(message)
-    if n_values * dtype.itemsize != members[name] - stream.tell():
+    # Text of no length has entries without size, of which a header could claim any number.
+    claimed = n_values * dtype.itemsize
+    if claimed != size - stream.tell() or (dtype.itemsize == 0 and n_values > size):
         message = f"member {name!r} does not have the size that its header claims"
         raise ValueError(message)
-    if n_values == 0 or dtype.itemsize == 0:
+    if claimed == 0:
         return np.zeros(shape, dtype)
     flat = np.frombuffer(stream.getbuffer(), dtype, n_values, stream.tell())
     return flat.reshape(shape, order="F" if fortran_order else "C").copy(order="K")

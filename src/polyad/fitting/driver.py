@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import numpy as np
+
 from polyad.exceptions import NumericalError, Status
 from polyad.fitting.history import History
 from polyad.fitting.progress import Progress
@@ -266,4 +268,5 @@ def _stopped_by_callback(solver: Solver[Any], result: FitResult[Any], options: F
         solver.name, history.n_iter, history.objective[-1], history.seconds, result.last, history
     )
     # Every callback hears of every iteration, also of the one at which another asks to stop.
-    return True in [callback(news) is True for callback in options.callbacks]
+    answers = [callback(news) for callback in options.callbacks]
+    return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)

@@ -51,13 +51,25 @@ def fit_best(
     """
     fit = _Restarts(solver, start, list(seeds), resumable)
     fit.resume()
-    while fit.number < len(fit.seeds):
-        status = fit.run_current(options)
-        if status in (Status.INTERRUPTED, Status.TIME_BUDGET, Status.STOPPED):
-            break
-        fit.number += 1
-        fit.current = None
-    return fit.finished()
+    ending = None
+    try:
+        while fit.number < len(fit.seeds):
+            status = fit.run_current(options)
+            if status in (Status.INTERRUPTED, Status.TIME_BUDGET, Status.STOPPED):
+                ending = status
+                break
+            fit.number += 1
+            fit.current = None
+    except KeyboardInterrupt:
+        # Between two iterations, or while a restart was being made.
+        fit.keep_current()
+        if fit.best is None:
+            raise
+        ending = Status.INTERRUPTED
+    result = fit.finished()
+    # What ended the fit is told, also if an earlier restart was the best one.
+    result.status = result.status if ending is None else ending
+    return result
 
 
 class _Restarts:
@@ -110,9 +122,15 @@ class _Restarts:
             return Status.DIVERGED
         self.spent += self.current.history.seconds - before
         self._save()
+        self.keep_current()
+        return self.current.status
+
+    def keep_current(self) -> None:
+        """Make the running restart the best one, if it is."""
+        if self.current is None:
+            return
         if self.best is None or self.current.best_objective < self.best.best_objective:
             self.best = self.current
-        return self.current.status
 
     def finished(self) -> FitResult[Any]:
         """Return the best restart, or raise the error of the last one if none went well."""

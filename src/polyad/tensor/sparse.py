@@ -343,6 +343,14 @@ def _canonical_arrays(tensor: coo_array[Any, Any]) -> tuple[NDArray[Any], NDArra
     shape = tensor.shape
     dtype = tensor.dtype if tensor.dtype in (np.float32, np.float64) else np.dtype(np.float64)
     values: NDArray[Any] = np.require(tensor.data, dtype, _LAYOUT)
+    for mode, (row, size) in enumerate(zip(tensor.coords, shape, strict=True)):
+        # The kernels do not look: an index outside would read memory that is not the factor's.
+        if row.size and not 0 <= int(row.min()) <= int(row.max()) < size:
+            message = (
+                f"The sparse data has an index outside 0..{size - 1} in mode {mode}: from "
+                f"{row.min()} to {row.max()}. Build it again with coo_array((values, coords))."
+            )
+            raise InvalidInputError(message)
     coords = np.stack(tensor.coords, dtype=_index_dtype(shape), casting="same_kind")
     if kernels.is_sorted(coords):
         return coords, values

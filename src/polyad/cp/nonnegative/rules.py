@@ -80,11 +80,10 @@ class Descent(PenalizedRule):
         self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
     ) -> Array:
         """Descend on the rows that have entries, a bounded number of them at a time."""
-        result = np.array(factors[mode])
+        result = np.zeros_like(factors[mode])
         for rows, normal, rhs in tensor.observed_normal_equations(factors, mode):
             shifted = normal + shift * np.eye(rhs.shape[1])
-            current = np.ascontiguousarray(result[rows])
-            result[rows] = self.solve_rows(shifted, rhs, current, mode)
+            result[rows] = self.solve_rows(shifted, rhs, factors[mode][rows], mode)
         return result
 
     def _descend(self, normal: Array, rhs: Array, current: Array) -> Array:
