@@ -173,11 +173,20 @@ def test_files_stay_readable(path):
 
 PUBLIC = {
     "polyad": [
-        *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "PolyadError"),
-        *("Status", "__version__", "cp", "datasets", "exceptions", "factor_match_score"),
-        *("fitting", "io", "load", "report", "tensor"),
+        *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "PoissonCP"),
+        *(
+            "PolyadError",
+            "Status",
+            "__version__",
+            "cp",
+            "datasets",
+            "exceptions",
+            "factor_match_score",
+        ),
+        *("factor_match_score", "fitting", "io", "load", "report", "tensor"),
     ],
-    "polyad.cp": ["CP"],
+    "polyad.cp": ["CP", "PoissonCP"],
+    "polyad.cp.poisson": ["PoissonCP"],
     "polyad.datasets": ["load_digits", "make_low_rank", "make_sparse"],
     "polyad.fitting": [
         *("Checkpoint", "FitOptions", "FitResult", "History", "Iteration", "Resumable", "Solver"),

@@ -12,7 +12,7 @@ from polyad._version import __version__
 
 if TYPE_CHECKING:
     from polyad import cp, datasets, exceptions, fitting, io, report, tensor
-    from polyad.cp import CP
+    from polyad.cp import CP, PoissonCP
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
@@ -24,6 +24,7 @@ _HOMES = {
     "History": "polyad.fitting",
     "KruskalTensor": "polyad.tensor",
     "LabelledTensor": "polyad.tensor",
+    "PoissonCP": "polyad.cp",
     "PolyadError": "polyad.exceptions",
     "Status": "polyad.exceptions",
     "factor_match_score": "polyad.tensor",
@@ -37,6 +38,7 @@ __all__ = [
     "History",
     "KruskalTensor",
     "LabelledTensor",
+    "PoissonCP",
     "PolyadError",
     "Status",
     "__version__",

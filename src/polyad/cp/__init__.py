@@ -1,5 +1,6 @@
 """The classical CP family."""
 
 from polyad.cp.estimator import CP
+from polyad.cp.poisson import PoissonCP
 
-__all__ = ["CP"]
+__all__ = ["CP", "PoissonCP"]
