@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from polyad.cp.poisson.problem import CountProblem, Method
 
 # The KKT violation, in shares of the sum of a row, at which its inner sweeps end.
-_ROW_TOL = 1e-8
+_ROW_TOL = 1e-11
 # The divergence is a sum of terms as large as the counts, each rounded.
 _ROUNDING = 16 * 2.0**-52
 
