@@ -83,7 +83,7 @@ def test_divergence_equals_its_twin(shape):
 
 
 def test_violation_is_that_of_the_numerical_gradient():
-    """max |min(B, gradient)| by central differences, B with columns of the others summing to one."""
+    """max |min(B, gradient)| by central differences; columns of the others sum to one."""
     X, factors = example((4, 3, 3), rank=2)
     problem = build_problem(X, "zero")
     factors = [factor / factor.sum(axis=0) for factor in factors]
