@@ -64,7 +64,7 @@ def test_both_methods_reach_the_same_rows():
 
 
 def test_long_rows_are_read_in_chunks():
-    X, factors = example((3, 5000), rank=2, mean=3.0)
+    X, factors = example((3, 3000), rank=300, mean=3.0)
     problem = build_problem(X, "zero")
     update = problem.update(factors, 0, "mu", sweeps=5, tol=0.0)
     np.testing.assert_allclose(update.rows, multiplicative(X, factors, 0, 5), rtol=1e-11)

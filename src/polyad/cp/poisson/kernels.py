@@ -17,21 +17,22 @@ over nonzeros and is vectorised. A row of more nonzeros than the buffer holds is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.cp.poisson.records import Model, Row, Rows, Rules, Slices, Work
 from polyad.tensor.kernels import kernel
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from numpy.typing import NDArray
 
     Vector = NDArray[np.float64]
 
-# Nonzeros of a row whose products are held at once: bounds the memory of a thread.
-_CHUNK = 4096
+# Products that are held at once, 4 MiB: bounds the memory of a thread. A row that needs more is
+# read in chunks, which must not be too short for the loops over them.
+_PRODUCTS = 1 << 19
+_LEAST_CHUNK = 256
 # Shares below this are zero. An update gives a component the part of the counts that it explains,
 # so what is lost is far below rounding; products of smaller shares would be slow denormals.
 _VANISHED = 1e-100
@@ -52,73 +53,6 @@ _ACTIVE = 1e-3
 # The least and the first damping of a Newton step; the Hessian in shares is of order one.
 _LEAST_DAMPING = 1e-12
 _DAMPING = 1e-5
-
-
-class Slices(NamedTuple):
-    """The nonzeros of a tensor, sorted by the index of one mode."""
-
-    starts: NDArray[np.int64]
-    """(n_slices + 1,): the first nonzero of each slice that has any."""
-    targets: NDArray[np.int64]
-    """(n_slices,): the row of the factor that a slice belongs to."""
-    entries: NDArray[Any]
-    """(n_nonzeros, n_modes - 1): unsigned rows of the stacked factors of the other modes."""
-    values: Vector
-    """(n_nonzeros,)."""
-
-
-class Model(NamedTuple):
-    """The other factors."""
-
-    stack: Vector
-    """(sum of all sizes, R): all factors, one below the other."""
-    scale: Vector
-    """(1 or n_rows, R): one over ``d``, and zero where nothing was observed."""
-
-
-class Rules(NamedTuple):
-    """When the work on a row ends."""
-
-    sweeps: int
-    tol: float
-    """Of the KKT violation in shares."""
-    least: float
-    """Model values below this count as this: keeps logarithms of impossible counts finite."""
-
-
-class Rows(NamedTuple):
-    """What the kernels fill."""
-
-    masses: Vector
-    """(n_rows, R): ``d * b``, in and out."""
-    violations: Vector
-    """(n_slices,): the KKT violation ``max |min(d b, 1 - phi)|`` before the update."""
-    sweeps: NDArray[np.int64]
-    """(n_slices,): how many updates a row took."""
-
-
-class Work(NamedTuple):
-    """What every pass over a row reads, and the buffers of one thread."""
-
-    slices: Slices
-    model: Model
-    products: Vector
-    """(R, chunk): the ``pi`` of the nonzeros of a chunk, divided by ``d``."""
-    fitted: Vector
-    """(chunk,): the model at the nonzeros, in shares."""
-    ratio: Vector
-    """(chunk,): data over model."""
-
-
-class Row(NamedTuple):
-    """One row: where its nonzeros are."""
-
-    first: int
-    last: int
-    total: float
-    scale: Vector
-    least: float
-    """The least model value, in shares."""
 
 
 @kernel
@@ -199,8 +133,8 @@ def divergence_rows(
         row = _row(slices, s, model, rules)
         masses = out.masses[slices.targets[s]]
         total = 0.0
-        for first in range(row.first, row.last, _CHUNK):
-            last = min(first + _CHUNK, row.last)
+        for first in range(row.first, row.last, work.ratio.size):
+            last = min(first + work.ratio.size, row.last)
             _fill(work, (first, last), row.scale)
             _combine(masses, work.products, last - first, work.fitted)
             for p in range(last - first):
@@ -214,8 +148,9 @@ def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
     longest = 1
     for s in range(block[0], block[1]):
         longest = max(longest, slices.starts[s + 1] - slices.starts[s])
-    width = min(longest, _CHUNK)
-    products = np.empty((model.stack.shape[1], width))
+    n_components = model.stack.shape[1]
+    width = min(longest, max(_LEAST_CHUNK, _PRODUCTS // n_components))
+    products = np.empty((n_components, width))
     return Work(slices, model, products, np.empty(width), np.empty(width))
 
 
@@ -238,9 +173,9 @@ def _divide(y: Vector, by: float) -> None:
 @kernel
 def _begin(work: Work, row: Row) -> None:
     """Make the products of a row that fits the buffer, once for all passes over it."""
-    if row.last - row.first <= _CHUNK:
+    if row.last - row.first <= work.ratio.size:
         _fill(work, (row.first, row.last), row.scale)
-        _enlarge(work.products, row.last - row.first)
+        _enlarge(work.products, row.last - row.first, work.fitted)
 
 
 @kernel
@@ -265,15 +200,16 @@ def _fill(work: Work, chunk: tuple[int, int], scale: Vector) -> None:
 
 
 @kernel
-def _enlarge(products: Vector, n: int) -> None:
+def _enlarge(products: Vector, n: int, largest: Vector) -> None:
     """Scale up the products of nonzeros that the other factors hold nearly impossible."""
+    largest[:n] = 0.0
+    for r in range(products.shape[0]):
+        for p in range(n):
+            largest[p] = max(largest[p], products[r, p])
     for p in range(n):
-        largest = 0.0
-        for r in range(products.shape[0]):
-            largest = max(largest, products[r, p])
-        if 0.0 < largest < _SMALL_PRODUCT:
+        if 0.0 < largest[p] < _SMALL_PRODUCT:
             for r in range(products.shape[0]):
-                products[r, p] /= largest
+                products[r, p] /= largest[p]
 
 
 @kernel
@@ -301,33 +237,53 @@ def _combine(y: Vector, products: Vector, n: int, out: Vector) -> None:
 @kernel
 def _load(work: Work, row: Row, chunk: tuple[int, int], y: Vector) -> None:
     """Make the model at the nonzeros of a chunk, and the products if they are not there yet."""
-    if row.last - row.first > _CHUNK:
+    if row.last - row.first > work.ratio.size:
         _fill(work, chunk, row.scale)
-        _enlarge(work.products, chunk[1] - chunk[0])
+        _enlarge(work.products, chunk[1] - chunk[0], work.fitted)
     _combine(y, work.products, chunk[1] - chunk[0], work.fitted)
 
 
 @kernel
 def _gains(work: Work, row: Row, y: Vector, phi: Vector) -> float:
     """Fill ``phi`` and return the share of the counts that ``y`` holds possible."""
-    possible = 0.0
     phi[:] = 0.0
-    for first in range(row.first, row.last, _CHUNK):
-        last = min(first + _CHUNK, row.last)
+    share = 1.0 / row.total
+    for first in range(row.first, row.last, work.ratio.size):
+        last = min(first + work.ratio.size, row.last)
         _load(work, row, (first, last), y)
-        share = 1.0 / row.total
-        for p in range(last - first):
-            x = work.slices.values[first + p] * share
-            m = work.fitted[p]
-            possible += x if m > row.least else 0.0
-            work.ratio[p] = x / (m if m > row.least else row.least)
-        for r in range(y.size):
-            total = 0.0
-            for p in range(last - first):
-                total += work.ratio[p] * work.products[r, p]
-            phi[r] += total
+        values, fitted, ratio = work.slices.values[first:last], work.fitted, work.ratio
+        for p in range(values.size):
+            ratio[p] = share * values[p] / max(fitted[p], row.least)
+        _collect(work.ratio, work.products, last - first, phi)
+    # The sum over r of y phi is the sum over p of x, but for cells where the model is zero.
+    possible = 0.0
+    for r in range(y.size):
+        possible += y[r] * phi[r]
     # The shares of the counts sum to one up to rounding, which must not look like a lack.
     return 1.0 if possible > 1.0 - 1e-12 else possible
+
+
+@kernel
+def _collect(ratio: Vector, products: Vector, n: int, phi: Vector) -> None:
+    """Add the sums of ``ratio pi`` over ``n`` nonzeros, four components at a time."""
+    n_components = phi.size
+    whole = n_components - n_components % 4
+    for r in range(0, whole, 4):
+        a, b, c, d = 0.0, 0.0, 0.0, 0.0
+        for p in range(n):
+            a += ratio[p] * products[r, p]
+            b += ratio[p] * products[r + 1, p]
+            c += ratio[p] * products[r + 2, p]
+            d += ratio[p] * products[r + 3, p]
+        phi[r] += a
+        phi[r + 1] += b
+        phi[r + 2] += c
+        phi[r + 3] += d
+    for r in range(whole, n_components):
+        a = 0.0
+        for p in range(n):
+            a += ratio[p] * products[r, p]
+        phi[r] += a
 
 
 @kernel
@@ -346,8 +302,8 @@ def _change(work: Work, row: Row, y: Vector, step: Vector) -> float:
     for r in range(y.size):
         total += step[r]
     share = 1.0 / row.total
-    for first in range(row.first, row.last, _CHUNK):
-        last = min(first + _CHUNK, row.last)
+    for first in range(row.first, row.last, work.ratio.size):
+        last = min(first + work.ratio.size, row.last)
         _load(work, row, (first, last), y)
         _combine(step, work.products, last - first, work.ratio)
         for p in range(last - first):
@@ -408,8 +364,8 @@ def _hessian(
     y, free = point
     hessian[: free.size, : free.size] = 0.0
     share = 1.0 / row.total
-    for first in range(row.first, row.last, _CHUNK):
-        last = min(first + _CHUNK, row.last)
+    for first in range(row.first, row.last, work.ratio.size):
+        last = min(first + work.ratio.size, row.last)
         _load(work, row, (first, last), y)
         n = last - first
         for p in range(n):

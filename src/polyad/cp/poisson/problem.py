@@ -12,7 +12,7 @@ from scipy.sparse import coo_array
 
 from polyad.arrays import Array, to_numpy
 from polyad.cp.poisson import kernels
-from polyad.cp.poisson.kernels import Model, Rows, Rules, Slices
+from polyad.cp.poisson.records import Model, Rows, Rules, Slices
 from polyad.cp.problem import FitData
 from polyad.exceptions import InvalidInputError
 from polyad.fitting.checkpoint import digest
