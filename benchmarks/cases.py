@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -39,6 +39,15 @@ def sparse_data() -> Any:
 
     tensor = make_sparse(SPARSE_SHAPE, 1_040_000, skew=0.8, random_state=0)
     tensor.data = np.random.default_rng(2).random(tensor.nnz) + 0.5
+    return tensor
+
+
+def count_data() -> Any:
+    """Return counts, about 200 thousand of them not zero, whose indices follow a power law."""
+    from polyad.datasets import make_sparse
+
+    tensor = make_sparse(SPARSE_SHAPE, 205_000, skew=0.8, random_state=0)
+    tensor.data = np.random.default_rng(2).poisson(1.0, tensor.nnz) + 1.0
     return tensor
 
 
@@ -122,6 +131,42 @@ def pyttb_run(data: Any, rank: int) -> Run:
     return run
 
 
+def polyad_poisson_run(data: Any, rank: int, *, solver: Literal["mu", "pdnr"] = "mu") -> Run:
+    from polyad import PoissonCP
+
+    start = random_factors(data.shape, rank)
+
+    def run(n_iter: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            PoissonCP(
+                rank, solver=solver, init=start, max_iter=n_iter, tol=0, inner_iter=10, n_jobs=2
+            ).fit(data)
+
+    return run
+
+
+def pyttb_poisson_run(data: Any, rank: int) -> Run:
+    import pyttb
+
+    tensor, init = _pyttb_form(data, rank)
+
+    def run(n_iter: int) -> None:
+        # The same ten inner sweeps for every mode: no inner stop is ever reached.
+        pyttb.cp_apr(
+            tensor,
+            rank,
+            "mu",
+            init=init.copy(),
+            maxiters=n_iter,
+            maxinneriters=10,
+            stoptol=1e-300,
+            printitn=0,
+        )
+
+    return run
+
+
 def pygenten_run(data: Any, rank: int, *, method: str) -> Run:
     import pygenten
 
@@ -194,4 +239,14 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
         )
         for rank, n_iter in ((16, 10), (40, 6))
     },
+    "sparse CP-APR 2000x1500x1000, 200k nonzeros, R=10": (
+        count_data,
+        10,
+        10,
+        {
+            "polyad": polyad_poisson_run,
+            "polyad, Newton rows": partial(polyad_poisson_run, solver="pdnr"),
+            "pyttb": pyttb_poisson_run,
+        },
+    ),
 }

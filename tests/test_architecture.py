@@ -173,13 +173,13 @@ def test_files_stay_readable(path):
 
 PUBLIC = {
     "polyad": [
-        *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor"),
-        *("NonnegativeCP", "PolyadError"),
-        *("Status", "__version__", "cp", "datasets", "exceptions", "factor_match_score"),
-        *("fitting", "io", "load", "report", "tensor"),
+        *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "NonnegativeCP"),
+        *("PoissonCP", "PolyadError", "Status", "__version__", "cp", "datasets", "exceptions"),
+        *("factor_match_score", "fitting", "io", "load", "report", "tensor"),
     ],
-    "polyad.cp": ["CP", "NonnegativeCP"],
+    "polyad.cp": ["CP", "NonnegativeCP", "PoissonCP"],
     "polyad.cp.nonnegative": ["NonnegativeCP"],
+    "polyad.cp.poisson": ["PoissonCP"],
     "polyad.datasets": ["load_digits", "make_low_rank", "make_sparse"],
     "polyad.fitting": [
         *("Checkpoint", "FitOptions", "FitResult", "History", "Iteration", "Resumable", "Solver"),

@@ -12,7 +12,7 @@ from polyad._version import __version__
 
 if TYPE_CHECKING:
     from polyad import cp, datasets, exceptions, fitting, io, report, tensor
-    from polyad.cp import CP, NonnegativeCP
+    from polyad.cp import CP, NonnegativeCP, PoissonCP
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
@@ -25,6 +25,7 @@ _HOMES = {
     "KruskalTensor": "polyad.tensor",
     "LabelledTensor": "polyad.tensor",
     "NonnegativeCP": "polyad.cp",
+    "PoissonCP": "polyad.cp",
     "PolyadError": "polyad.exceptions",
     "Status": "polyad.exceptions",
     "factor_match_score": "polyad.tensor",
@@ -39,6 +40,7 @@ __all__ = [
     "KruskalTensor",
     "LabelledTensor",
     "NonnegativeCP",
+    "PoissonCP",
     "PolyadError",
     "Status",
     "__version__",

@@ -2,5 +2,6 @@
 
 from polyad.cp.estimator import CP
 from polyad.cp.nonnegative import NonnegativeCP
+from polyad.cp.poisson import PoissonCP
 
-__all__ = ["CP", "NonnegativeCP"]
+__all__ = ["CP", "NonnegativeCP", "PoissonCP"]

@@ -95,6 +95,12 @@ class CPFamily(TensorEstimator):
     def _own_identity(self) -> dict[str, Any]:
         """Return the parameters of the member that a checkpoint must agree with."""
 
+    def _read_init(self, problem: FitData, init: Any) -> Any:
+        """Return the name of a start, or the factors of a given one."""
+        if isinstance(init, str) and init in ("svd", "random"):
+            return init
+        return given_start(problem, self.n_components, init)
+
     def fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
         """Decompose a tensor.
 
@@ -190,9 +196,10 @@ class CPFamily(TensorEstimator):
         check_rank(self.n_components, given.shape)
         fixed = read_fixed_modes(self.fixed_modes, len(given.shape), self.init)
         if earlier is not None and earlier.shape != given.shape:
+            further = "partial_fit for further samples, or " if hasattr(self, "partial_fit") else ""
             message = (
                 f"warm_start=True goes on from a model of shape {earlier.shape}, but X has the "
-                f"shape {given.shape}. Use partial_fit for further samples, or warm_start=False."
+                f"shape {given.shape}. Use {further}warm_start=False."
             )
             raise InvalidInputError(message)
         with thread_limit(self.n_jobs):
@@ -222,9 +229,8 @@ class CPFamily(TensorEstimator):
 
     def _run(self, solver: FactorSolver[Any], init: Any) -> FitResult[Any]:
         """Fit from each start and return the best."""
-        problem, n_components = solver.problem, self.n_components
-        if not (isinstance(init, str) and init in ("svd", "random")):
-            init = given_start(problem, n_components, init)
+        problem = solver.problem
+        init = self._read_init(problem, init)
 
         def start(number: int, seed: int) -> Any:
             return solver.init(self._start(problem, init, number, seed))

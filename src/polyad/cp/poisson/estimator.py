@@ -1,0 +1,264 @@
+"""PoissonCP: the scikit-learn surface of alternating Poisson regression."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
+from polyad.cp.poisson.problem import CountProblem, Method, build_problem
+from polyad.cp.poisson.solver import AlternatingPoissonRegression, random_start
+from polyad.cp.start import given_start
+from polyad.exceptions import InvalidInputError
+from polyad.threads import thread_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from polyad.arrays import Array
+    from polyad.cp.problem import FitData
+    from polyad.fitting import Iteration
+    from polyad.validation import Missing, TensorInput
+
+
+class PoissonCP(CPFamily):
+    r"""CP decomposition of counts by alternating Poisson regression (CP-APR).
+
+    Maximises the Poisson likelihood of a nonnegative model, which is to minimise the divergence
+
+    .. math:: \sum_i m_i - x_i + x_i \log\frac{x_i}{m_i}, \qquad
+        m = \sum_{r=1}^R w_r\, a^{(0)}_r \circ a^{(1)}_r \circ \dots, \quad w, a \ge 0
+
+    over the observed entries of a dense or sparse tensor of any order from two up.
+
+    Use it for counts, above all for those with many zeros: events, visits, words, messages. Data
+    that is not negative and not whole is accepted, as a divergence. For data of any sign, or with
+    noise of even size, use :class:`~polyad.CP`.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        The rank: the number of components.
+    solver : {'mu', 'pdnr'}, default='mu'
+        How the rows of a factor are improved: by multiplicative updates, which are cheap, or by
+        projected damped Newton steps, which need far fewer iterations to a precise optimum and
+        give exact zeros.
+    init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
+        Where to start: positive random numbers, or given factors, which must not be negative.
+    n_init : int, default=1
+        How often to fit; the fit with the lowest objective is kept.
+    max_iter : int, default=500
+        The largest number of passes over the modes.
+    tol : float, default=1e-5
+        Stop when an iteration lowers the objective by less than this part of it. Zero always does
+        ``max_iter`` iterations. See ``kkt`` in ``history_`` for how stationary the result is.
+    inner_iter : int, default=10
+        The most updates of a row in one iteration.
+    fixed_modes : sequence of int, default=()
+        Modes whose factors are kept as given in ``init``.
+    missing : {'zero', 'unobserved'}, default='zero'
+        What an entry that a sparse tensor does not store means. In dense data, NaN is always a
+        missing entry.
+    time_budget : float, default=None
+        Stop after this many seconds, over all restarts.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the start.
+    n_jobs : int, default=None
+        The number of threads; None or -1 uses all. Results do not depend on it.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the factors of the fit before.
+    checkpoint : path or Checkpoint, default=None
+        Where the running fit is saved. If the file exists and belongs to the same data and
+        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
+    callbacks : sequence of callable, default=None
+        Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
+        True stops the fit.
+    verbose : int, default=0
+        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad``.
+
+    Attributes
+    ----------
+    weights_ : array of shape (n_components,)
+        The size of each component, decreasing.
+    factors_ : list of arrays of shape (n_k, n_components)
+        One factor per mode, not negative, with columns of length one.
+    components_ : array of shape (n_components, n_1, n_2, ...)
+        The pattern of each component over the modes other than the samples.
+    kruskal_ : KruskalTensor
+        Weights and factors as one object.
+    labels_ : list of (array or None)
+        The labels of each mode.
+    modes_ : tuple of str or None
+        The names of the modes.
+    objective_ : float
+        The divergence at the end of the iterations: half the deviance, and the negative
+        log-likelihood up to a constant. The rows of the samples are then solved for exactly,
+        which can only lower it.
+    history_ : History
+        The objective and the time at each iteration; ``kkt``, the largest violation of the
+        optimality conditions, ``max |min(B, gradient)|``, of the modes before their updates; and
+        ``inner_iter``, the inner sweeps of the iteration over all modes.
+    n_iter_ : int
+        The number of iterations.
+    status_ : Status
+        How the fit ended.
+    n_samples_seen_ : int
+        The number of samples of ``fit``.
+
+    Notes
+    -----
+    An inner sweep costs ``O(nonzeros · R)`` per mode, for dense data too. The objective never
+    rises. The fit runs in double precision on NumPy memory: float32 data gives float32 factors,
+    and arrays of other namespaces, such as torch, are converted and give NumPy arrays.
+    ``fit(X).transform(X)`` equals ``fit_transform(X)`` up to the tolerance of the row problems,
+    unless mode 0 is fixed, or a sample has so few counts that its best row is not unique.
+
+    References
+    ----------
+    E. C. Chi, T. G. Kolda, "On Tensors, Sparsity, and Nonnegative Factorizations", SIAM Journal on
+    Matrix Analysis and Applications 33 (2012), doi:10.1137/110859063.
+
+    S. Hansen, T. Plantenga, T. G. Kolda, "Newton-based Optimization for Kullback-Leibler
+    Nonnegative Tensor Factorizations", Optimization Methods and Software 30 (2015),
+    doi:10.1080/10556788.2015.1009977.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad import PoissonCP
+    >>> X = np.random.default_rng(0).poisson(2.0, (20, 5, 4))
+    >>> model = PoissonCP(2, random_state=0).fit(X)
+    >>> model.transform(X).shape
+    (20, 2)
+    >>> bool((model.factors_[1] >= 0).all())
+    True
+    """
+
+    _accepts_nan: ClassVar[bool] = True
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **COMMON_CONSTRAINTS,
+        "solver": [StrOptions({"mu", "pdnr"})],
+        "inner_iter": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        solver: Method = "mu",
+        init: Any = "random",
+        n_init: int = 1,
+        max_iter: int = 500,
+        tol: float = 1e-5,
+        inner_iter: int = 10,
+        fixed_modes: Iterable[int] = (),
+        missing: Missing = "zero",
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+        warm_start: bool = False,
+        checkpoint: Any = None,
+        callbacks: Sequence[Callable[[Iteration], object]] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.solver = solver
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.inner_iter = inner_iter
+        self.fixed_modes = fixed_modes
+        self.missing = missing
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
+        """Return the explained deviance of samples, as scikit-learn's ``d2_tweedie_score``.
+
+        It is 1 minus the deviance of the model over that of the best constant, which is the mean
+        of ``X``: 1 is perfect, 0 is no better than the mean. Counts in cells that the model holds
+        impossible make it strongly negative. The features of the samples are fitted to those
+        samples, so that the score of new samples seldom falls with more components.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Samples.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        given = self._validate_new(X, mask=mask)
+        with thread_limit(self.n_jobs):
+            problem = self._problem(given)
+            others = [problem.asarray(factor) for factor in self.factors_[1:]]
+            rows = problem.asarray(self._rows(problem))
+            divergence = problem.divergence([rows, *others])
+        worst = problem.constant_divergence()
+        rounding = 1e-12 * problem.total
+        if worst <= rounding:
+            return 1.0 if divergence <= rounding else 0.0
+        return 1.0 - divergence / worst
+
+    def _rows(self, problem: CountProblem) -> Array:
+        """Return the coefficients of samples on the components."""
+        others = [problem.asarray(factor) for factor in self.factors_[1:]]
+        start = np.zeros((problem.shape[0], self._n_features_out))
+        return problem.solve([start, *others], 0).astype(problem.dtype)
+
+    def _problem(self, given: TensorInput) -> CountProblem:
+        return build_problem(given.data, self.missing)
+
+    def _solver(
+        self, problem: CountProblem, fixed_modes: list[int]
+    ) -> AlternatingPoissonRegression:
+        return AlternatingPoissonRegression(
+            problem,
+            method=self.solver,
+            inner_iter=int(self.inner_iter),
+            fixed_modes=fixed_modes,
+        )
+
+    def _read_init(self, problem: FitData, init: Any) -> Any:
+        if isinstance(init, str) and init == "random":
+            return init
+        if isinstance(init, str):
+            message = (
+                f"init={init!r} is not understood. Give 'random', or factors that are not "
+                "negative: a KruskalTensor, a pair (weights, factors) or a list of factors."
+            )
+            raise InvalidInputError(message)
+        factors = given_start(problem, self.n_components, init)
+        for mode, factor in enumerate(factors):
+            bad = np.argwhere(factor < 0)
+            if bad.size:
+                place = tuple(int(k) for k in bad[0])
+                message = (
+                    f"init has the negative number {factor[place]:.6g} at {place} of the factor "
+                    f"of mode {mode}. A Poisson model starts from factors that are not negative."
+                )
+                raise InvalidInputError(message)
+        return factors
+
+    def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
+        if not isinstance(init, str):
+            return list(init)
+        return random_start(problem, self.n_components, seed)
+
+    def _own_identity(self) -> dict[str, Any]:
+        return {"solver": self.solver, "inner_iter": int(self.inner_iter)}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        return tags
