@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 from polyad._version import __version__
 
 if TYPE_CHECKING:
-    from polyad import cp, datasets, exceptions, fitting, io, report, tensor
+    from polyad import (
+        cp,
+        datasets,
+        exceptions,
+        fitting,
+        io,
+        metrics,
+        report,
+        selection,
+        tensor,
+    )
     from polyad.cp import CP
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
@@ -29,7 +39,9 @@ _HOMES = {
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
 }
-_MODULES = ("cp", "datasets", "exceptions", "fitting", "io", "report", "tensor")
+_MODULES = (
+    *("cp", "datasets", "exceptions", "fitting", "io", "metrics", "report", "selection", "tensor"),
+)
 
 __all__ = [
     "CP",
@@ -47,7 +59,9 @@ __all__ = [
     "fitting",
     "io",
     "load",
+    "metrics",
     "report",
+    "selection",
     "tensor",
 ]
 
