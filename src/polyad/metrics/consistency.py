@@ -37,8 +37,9 @@ def core_consistency(X: Any, model: Any) -> float:
     .. math:: 100 \Big(1 - \frac{1}{R} \sum_{pq\ldots} (g_{pq\ldots} - \delta_{pq\ldots})^2\Big)
 
     Near 100 the components explain the data as they claim. With more components than the data
-    holds it falls, often below zero. It tells of too many components, not of too few: with one
-    component it is always about 100.
+    holds they share what is there and it falls, often far below zero. It tells of too many
+    components, not of too few: with one component it is always about 100. A component that fits
+    nothing but noise, apart from all others, is not seen by it.
 
     Parameters
     ----------

@@ -30,6 +30,7 @@ from sklearn.utils import check_random_state
 
 from polyad.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.threads import thread_limit
 from polyad.validation import as_tensor_input
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def evaluate_features(  # noqa: PLR0913  (options by keyword, as scikit-learn's 
     >>> evaluate_features(features, y, random_state=0)
     FeatureEvaluation(accuracy 1.000 ± 0.000 over 5 folds)
     """
+    _check_estimator(estimator)
     data = _read_features(features)
     target = _read_column(y, "y", data.shape[0], features)
     belonging = None if groups is None else _read_column(groups, "groups", data.shape[0], features)
@@ -171,6 +173,22 @@ def evaluate_features(  # noqa: PLR0913  (options by keyword, as scikit-learn's 
         sizes=tuple(len(test) for _, test in splits),
         scoring=scoring if isinstance(scoring, str) else getattr(scoring, "__name__", "score"),
     )
+
+
+def _check_estimator(estimator: Any) -> None:
+    if estimator is None or (isinstance(estimator, str) and estimator in ("ridge", "lasso")):
+        return
+    if isinstance(estimator, str):
+        message = f"estimator={estimator!r} is not known; give 'ridge', 'lasso' or an estimator."
+        raise InvalidInputError(message)
+    is_class = isinstance(estimator, type)
+    if is_class or not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+        given = f"the class {estimator.__name__}" if is_class else f"a {type(estimator).__name__}"
+        message = (
+            f"estimator is {given}; give 'ridge', 'lasso' or an estimator of scikit-learn (an "
+            "object, not its class)."
+        )
+        raise InvalidTypeError(message)
 
 
 def _read_features(features: Any) -> Any:
@@ -263,17 +281,7 @@ def _build(
 ) -> Any:
     """Return the model of one fold, not fitted, with inner folds that its training data allows."""
     if estimator is not None and not isinstance(estimator, str):
-        if not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
-            message = (
-                f"estimator is a {type(estimator).__name__}; give 'ridge', 'lasso' or an estimator "
-                "of scikit-learn (an object, not its class)."
-            )
-            raise InvalidTypeError(message)
         return clone(estimator)
-    options = {None: 0.0, "ridge": 0.0, "lasso": 1.0}
-    if estimator not in options:
-        message = f"estimator={estimator!r} is not known; give 'ridge', 'lasso' or an estimator."
-        raise InvalidInputError(message)
     folds = int(min(_INNER_FOLDS, np.unique(y, return_counts=True)[1].min()))
     if groups is not None:
         folds = min(folds, len(np.unique(groups)))
@@ -283,7 +291,7 @@ def _build(
             "can be made. Use fewer outer folds or more data, or give an estimator of your own."
         )
         raise InvalidInputError(message)
-    classifier = _logistic(options[estimator], seed)
+    classifier = _logistic(1.0 if estimator == "lasso" else 0.0, seed)
     inner = _folds(folds, classifies=True, grouped=groups is not None, seed=seed)
     grid = {"logisticregression__C": list(STRENGTHS)}
     pipeline = make_pipeline(StandardScaler(), classifier)
@@ -314,8 +322,10 @@ def _score_fold(
         message = "A training fold lacks a class. Use fewer folds, or leave out rare classes."
         raise InvalidInputError(message)
     scorer = check_scoring(model, scoring=scoring)
-    if searches and groups is not None:
-        model.fit(data[train], y[train], groups=groups)
+    if searches:
+        # Products this small only lose by threads, and rounding then depends on their number.
+        with thread_limit(1):
+            model.fit(data[train], y[train], groups=groups)
     else:
         model.fit(data[train], y[train])
     best = getattr(model, "best_params_", {})

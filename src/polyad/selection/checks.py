@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 def read_methods(method: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of the methods, each once."""
-    methods = (method,) if isinstance(method, str) else tuple(dict.fromkeys(method))
+    try:
+        methods = (method,) if isinstance(method, str) else tuple(dict.fromkeys(method))
+    except TypeError as error:
+        message = f"method={method!r} is not a name or a list of names; give for example 'heldout'."
+        raise InvalidTypeError(message) from error
     unknown = [name for name in methods if name not in MEASURES]
     if unknown or not methods:
         given = repr(unknown[0]) if unknown else "an empty list"
@@ -53,19 +57,32 @@ def read_ranks(ranks: Iterable[int]) -> list[int]:
     return sorted({int(rank) for rank in given})
 
 
-def read_numbers(
-    heldout_share: float, n_repeats: int, subsample: float, zeros_per_entry: float
-) -> None:
-    """Refuse shares outside 0 and 1 and numbers that are too small."""
-    for name, share in (("heldout_share", heldout_share), ("subsample", subsample)):
+def check_shares(**shares: float) -> None:
+    """Refuse shares outside 0 and 1."""
+    for name, share in shares.items():
         if not isinstance(share, Real) or not 0 < share < 1:
             message = f"{name}={share!r} is not a share; give a number above 0 and below 1."
             raise InvalidInputError(message)
+
+
+def check_thresholds(**thresholds: float) -> None:
+    """Refuse thresholds that are no numbers."""
+    for name, threshold in thresholds.items():
+        if not isinstance(threshold, Real) or math.isnan(threshold):
+            message = f"{name}={threshold!r} is not a number; see select_rank for its meaning."
+            raise InvalidInputError(message)
+
+
+def check_sizes(*, n_repeats: int, zeros_per_entry: float, max_dense_cells: int) -> None:
+    """Refuse numbers that are too small."""
     if not isinstance(n_repeats, Integral) or isinstance(n_repeats, bool) or n_repeats < 2:
         message = f"n_repeats={n_repeats!r} gives no standard error; give 2 or more."
         raise InvalidInputError(message)
     if not isinstance(zeros_per_entry, Real) or not 0 < zeros_per_entry < math.inf:
         message = f"zeros_per_entry={zeros_per_entry!r} must be a positive number."
+        raise InvalidInputError(message)
+    if not isinstance(max_dense_cells, Integral) or max_dense_cells < 0:
+        message = f"max_dense_cells={max_dense_cells!r} must be a whole number, 0 or more."
         raise InvalidInputError(message)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from polyad.exceptions import MissingPackageError
+from polyad.exceptions import InvalidInputError, MissingPackageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,8 @@ class RankSelection:
     def to_frame(self) -> pd.DataFrame:
         """Return the single numbers as a long table: rank, measure, repeat and value.
 
-        The value of a match is the mean over the other repeats that a fit is compared with.
+        The value of a match is the mean over the other repeats that a fit is compared with. A
+        core consistency below zero, which counts as zero in the table, is given as it is.
         """
         return self.values.copy()
 
@@ -94,6 +95,12 @@ class RankSelection:
             One per method; a new figure by default.
         """
         panels = self._panels() if axes is None else list(np.ravel(np.asarray(axes)))
+        if len(panels) != len(self.methods):
+            message = (
+                f"{len(self.methods)} methods need as many axes, {len(panels)} were given: make "
+                f"them with figure.subplots(1, {len(self.methods)})."
+            )
+            raise InvalidInputError(message)
         for panel, method in zip(panels, self.methods, strict=True):
             for column, colour in zip(MEASURES[method], _COLOURS, strict=False):
                 errors = self.table[f"{column}_se"].fillna(0.0)
@@ -129,9 +136,6 @@ class RankSelection:
         panel.set_xticks(self.table.index)
         if method in self._thresholds:
             panel.axhline(self._thresholds[method], color="0.5", linestyle=":", zorder=0)
-        if method == "core_consistency":
-            # What lies far below zero is as bad as zero, and would flatten the rest.
-            panel.set_ylim(max(-105.0, panel.get_ylim()[0]), 105.0)
         if len(MEASURES[method]) > 1:
             panel.legend(frameon=False)
 

@@ -10,9 +10,11 @@ from sklearn.utils import check_random_state
 
 from polyad.selection.checks import (
     check_data,
+    check_shares,
+    check_sizes,
+    check_thresholds,
     read_estimator,
     read_methods,
-    read_numbers,
     read_ranks,
 )
 from polyad.selection.holdout import HoldoutOptions
@@ -70,8 +72,9 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
         model. The score is a mean over components: among many good ones, a single bad one shows
         little.
     ``'core_consistency'``
-        :func:`polyad.metrics.core_consistency` of the fits. Chooses the largest rank whose mean
-        reaches ``min_consistency``. For complete data of 3 or more modes.
+        :func:`polyad.metrics.core_consistency` of fits from several starts. Chooses the largest
+        rank whose mean reaches ``min_consistency``; a fit below zero counts as zero. For complete
+        data of 3 or more modes.
 
     Parameters
     ----------
@@ -154,7 +157,11 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     2
     """
     methods = read_methods(method)
-    read_numbers(heldout_share, n_repeats, subsample, zeros_per_entry)
+    check_shares(heldout_share=heldout_share, subsample=subsample)
+    check_thresholds(min_match=min_match, min_consistency=min_consistency)
+    check_sizes(
+        n_repeats=n_repeats, zeros_per_entry=zeros_per_entry, max_dense_cells=max_dense_cells
+    )
     prepared = read_estimator(estimator)
     tried = read_ranks(ranks)
     data = check_data(

@@ -42,8 +42,12 @@ def summarize(
         row: dict[str, float] = {}
         for measure in (name for method in methods for name in MEASURES[method]):
             values = _values(measure, [o for o in outcomes if o.task.rank == rank])
-            row[measure] = float(np.nanmean(values)) if _any_number(values) else math.nan
-            row[f"{measure}_se"] = _standard_error(values, is_match=measure in _COMPARED)
+            counted = values
+            if measure == "core_consistency":
+                # It has no lower bound: one bad start, at minus a million, would decide the mean.
+                counted = np.maximum(values, 0.0)
+            row[measure] = float(np.nanmean(counted)) if _any_number(counted) else math.nan
+            row[f"{measure}_se"] = _standard_error(counted, is_match=measure in _COMPARED)
             records += [(rank, measure, k, value) for k, value in enumerate(values.tolist())]
         rows.append(row)
     table = pd.DataFrame(rows, index=pd.Index(ranks, name="rank"))
