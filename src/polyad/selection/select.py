@@ -138,8 +138,8 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     is known.
 
     **Time.** ``n_repeats`` fits for each rank for ``'heldout'`` and ``'core_consistency'``, twice
-    as many for ``'stability'``, which shares the first half with ``'core_consistency'``. Fits
-    with missing entries are slower than others by a factor of about half the rank.
+    as many for ``'stability'``, which shares the first half with ``'core_consistency'``. The time
+    of a sweep with missing entries grows with the square of the rank.
 
     References
     ----------
