@@ -18,7 +18,7 @@ GROUND = {"exceptions", "arrays", "threads", "files", "_version"}
 FLOORS = {"tensor", "fitting"}
 MIDDLE = {"validation", "base"}
 ROOMS = {"cp"}
-TOP = {"datasets", "io", "report"}
+TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
 
 # Each part of the house, and the parts that it may use besides itself and the ground.
@@ -31,6 +31,8 @@ MAY_USE = {
     **{room: FLOORS | MIDDLE for room in ROOMS},
     "datasets": FLOORS | MIDDLE | ROOMS,
     "report": FLOORS | MIDDLE | ROOMS,
+    "metrics": FLOORS | MIDDLE | ROOMS,
+    "selection": FLOORS | MIDDLE | ROOMS | {"metrics"},
     # Model files name their class: the root has the list of estimators.
     "io": FLOORS | MIDDLE | ROOMS | {ROOT},
     ROOT: GROUND | FLOORS | MIDDLE | ROOMS | TOP,
@@ -175,7 +177,8 @@ PUBLIC = {
     "polyad": [
         *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "NonnegativeCP"),
         *("PoissonCP", "PolyadError", "Status", "__version__", "cp", "datasets", "exceptions"),
-        *("factor_match_score", "fitting", "io", "load", "report", "tensor"),
+        *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection"),
+        "tensor",
     ],
     "polyad.cp": ["CP", "NonnegativeCP", "PoissonCP"],
     "polyad.cp.nonnegative": ["NonnegativeCP"],
@@ -189,7 +192,12 @@ PUBLIC = {
         *("from_pyttb", "from_sparse", "from_tensorly", "from_xarray", "load", "read_tns"),
         *("to_pyttb", "to_sparse", "to_tensorly", "to_xarray", "write_tns"),
     ],
+    "polyad.metrics": [
+        *("FeatureEvaluation", "core_consistency", "evaluate_features", "explained_variation"),
+        *("factor_match_score", "poisson_deviance", "relative_error"),
+    ],
     "polyad.report": ["plot_components", "write_report"],
+    "polyad.selection": ["RankSelection", "select_rank"],
     "polyad.tensor": [
         *("DenseTensor", "KruskalTensor", "LabelledTensor", "Matching", "SparseTensor"),
         *("canonicalize_components", "factor_match_score", "fold", "khatri_rao"),

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 from polyad._version import __version__
 
 if TYPE_CHECKING:
-    from polyad import cp, datasets, exceptions, fitting, io, report, tensor
+    from polyad import (
+        cp,
+        datasets,
+        exceptions,
+        fitting,
+        io,
+        metrics,
+        report,
+        selection,
+        tensor,
+    )
     from polyad.cp import CP, NonnegativeCP, PoissonCP
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
@@ -31,7 +41,9 @@ _HOMES = {
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
 }
-_MODULES = ("cp", "datasets", "exceptions", "fitting", "io", "report", "tensor")
+_MODULES = (
+    *("cp", "datasets", "exceptions", "fitting", "io", "metrics", "report", "selection", "tensor"),
+)
 
 __all__ = [
     "CP",
@@ -51,7 +63,9 @@ __all__ = [
     "fitting",
     "io",
     "load",
+    "metrics",
     "report",
+    "selection",
     "tensor",
 ]
 

@@ -1,0 +1,119 @@
+"""Bring data and the model that is compared with it to one form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.arrays import to_numpy
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.tensor.kruskal import KruskalTensor
+from polyad.tensor.sparse import SparseTensor
+from polyad.validation import TensorInput, as_tensor_input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from polyad.validation import Missing
+
+# Cells of a dense tensor that are compared with the model at a time (32 MiB of float64).
+_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Data next to a model of the same shape.
+
+    Attributes
+    ----------
+    given : TensorInput
+        The data.
+    model : KruskalTensor
+        In NumPy arrays of float64.
+    missing : {'zero', 'unobserved'}
+        What an entry that sparse data does not store means.
+    """
+
+    given: TensorInput
+    model: KruskalTensor
+    missing: Missing
+
+    @property
+    def has_implied_zeros(self) -> bool:
+        """Whether the data holds more entries than it stores: zeros."""
+        return self.given.is_sparse and self.missing == "zero"
+
+    def stored(self) -> SparseTensor:
+        """Return sparse data, each coordinate once, in float64."""
+        return SparseTensor(self.given.data.astype(np.float64))
+
+    def observed_blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield observed entries of the data and of the model, a block at a time.
+
+        Of sparse data these are the stored entries.
+        """
+        if self.given.is_sparse:
+            stored = self.stored()
+            yield stored.values, stored.values_of(self.model.absorbed())
+            return
+        data, factors = self.given.data, self.model.absorbed()
+        rows = max(1, _BLOCK * data.shape[0] // int(np.prod(data.shape, dtype=float)))
+        ones = np.ones(self.model.n_components)
+        for start in range(0, data.shape[0], rows):
+            values = to_numpy(data[start : start + rows]).astype(np.float64)
+            part = KruskalTensor(ones, [factors[0][start : start + rows], *factors[1:]])
+            expected = part.to_dense()
+            known = ~np.isnan(values)
+            yield values[known], expected[known]
+
+
+def compare(X: Any, model: Any, *, missing: Missing | None = None) -> Comparison:
+    """Read data and a model of it.
+
+    Parameters
+    ----------
+    X : tensor-like
+        The data; NaN in dense data is a missing entry.
+    model : fitted estimator, KruskalTensor or (weights, factors)
+        The model.
+    missing : {'zero', 'unobserved'}, optional
+        For sparse data. By default that of the estimator, or ``'zero'``.
+    """
+    given = as_tensor_input(X, allow_nan=True)
+    if missing is None:
+        missing = getattr(model, "missing", "zero")
+    if missing not in ("zero", "unobserved"):
+        message = f"missing={missing!r} is not known; give 'zero' or 'unobserved'."
+        raise InvalidInputError(message)
+    kruskal = read_kruskal(model)
+    if kruskal.shape != given.shape:
+        message = (
+            f"X has the shape {given.shape}, but the model is of shape {kruskal.shape}. Give the "
+            "data that the model was fitted to; new samples have features of their own "
+            "(model.transform), which make KruskalTensor(ones, [features, *model.factors_[1:]])."
+        )
+        raise InvalidInputError(message)
+    return Comparison(given, kruskal, missing)
+
+
+def read_kruskal(model: Any) -> KruskalTensor:
+    """Return the decomposition of an estimator, or the one given, in NumPy arrays of float64."""
+    kruskal = model.kruskal_ if hasattr(type(model), "kruskal_") else model
+    try:
+        weights, factors = kruskal
+        if weights is None:  # TensorLy leaves out weights that are all one
+            weights = np.ones(factors[0].shape[1])
+        return KruskalTensor(
+            to_numpy(weights).astype(np.float64),
+            [to_numpy(factor).astype(np.float64) for factor in factors],
+        )
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        message = (
+            f"The model is a {type(model).__name__}; a fitted estimator of polyad, a KruskalTensor "
+            "or a pair (weights, factors) is needed."
+        )
+        raise InvalidTypeError(message) from error

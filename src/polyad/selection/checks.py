@@ -1,0 +1,206 @@
+"""Checks of everything that is given to a choice of the rank, before the first fit."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+from array_api_compat import array_namespace
+from scipy.sparse import coo_array
+from sklearn.base import clone
+from sklearn.utils import get_tags
+
+from polyad.base import TensorEstimator
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.selection.result import MEASURES
+from polyad.selection.tasks import subsample_size
+from polyad.tensor.sparse import canonicalize
+from polyad.validation import as_tensor_input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def read_methods(method: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the methods, each once."""
+    try:
+        methods = (method,) if isinstance(method, str) else tuple(dict.fromkeys(method))
+    except TypeError as error:
+        message = f"method={method!r} is not a name or a list of names; give for example 'heldout'."
+        raise InvalidTypeError(message) from error
+    unknown = [name for name in methods if name not in MEASURES]
+    if unknown or not methods:
+        given = repr(unknown[0]) if unknown else "an empty list"
+        message = f"method is {given}; give one or more of {', '.join(map(repr, MEASURES))}."
+        raise InvalidInputError(message)
+    return methods
+
+
+def read_ranks(ranks: Iterable[int]) -> list[int]:
+    """Return the numbers of components to try, sorted, each once."""
+    try:
+        given = list(ranks)
+    except TypeError as error:
+        message = f"ranks={ranks!r} is not a list of numbers; give for example range(1, 6)."
+        raise InvalidTypeError(message) from error
+    if not given:
+        message = "ranks is empty; give the numbers of components to try, for example range(1, 6)."
+        raise InvalidInputError(message)
+    for rank in given:
+        if not isinstance(rank, Integral) or isinstance(rank, bool):
+            message = f"ranks has {rank!r}, a {type(rank).__name__}; whole numbers are needed."
+            raise InvalidTypeError(message)
+        if rank < 1:
+            message = f"ranks has {rank}; a decomposition has 1 component or more."
+            raise InvalidInputError(message)
+    return sorted({int(rank) for rank in given})
+
+
+def check_shares(**shares: float) -> None:
+    """Refuse shares outside 0 and 1."""
+    for name, share in shares.items():
+        if not isinstance(share, Real) or not 0 < share < 1:
+            message = f"{name}={share!r} is not a share; give a number above 0 and below 1."
+            raise InvalidInputError(message)
+
+
+def check_thresholds(**thresholds: float) -> None:
+    """Refuse thresholds that are no numbers."""
+    for name, threshold in thresholds.items():
+        if not isinstance(threshold, Real) or math.isnan(threshold):
+            message = f"{name}={threshold!r} is not a number; see select_rank for its meaning."
+            raise InvalidInputError(message)
+
+
+def check_sizes(*, n_repeats: int, zeros_per_entry: float, max_dense_cells: int) -> None:
+    """Refuse numbers that are too small."""
+    if not isinstance(n_repeats, Integral) or isinstance(n_repeats, bool) or n_repeats < 2:
+        message = f"n_repeats={n_repeats!r} gives no standard error; give 2 or more."
+        raise InvalidInputError(message)
+    if not isinstance(zeros_per_entry, Real) or not 0 < zeros_per_entry < math.inf:
+        message = f"zeros_per_entry={zeros_per_entry!r} must be a positive number."
+        raise InvalidInputError(message)
+    if not isinstance(max_dense_cells, Integral) or max_dense_cells < 0:
+        message = f"max_dense_cells={max_dense_cells!r} must be a whole number, 0 or more."
+        raise InvalidInputError(message)
+
+
+def read_estimator(estimator: Any) -> TensorEstimator:
+    """Return a clone that shows nothing and writes nothing."""
+    is_class = isinstance(estimator, type)
+    if is_class or not isinstance(estimator, TensorEstimator):
+        given = f"the class {estimator.__name__}" if is_class else f"a {type(estimator).__name__}"
+        message = (
+            f"estimator is {given}; an estimator of polyad is needed, for example polyad.CP()."
+        )
+        raise InvalidTypeError(message)
+    parameters = estimator.get_params(deep=False)
+    if "n_components" not in parameters:
+        message = f"{type(estimator).__name__} has no n_components to choose."
+        raise InvalidTypeError(message)
+    if not isinstance(parameters.get("init", "random"), str):
+        message = (
+            "init holds factors, which have a number of components already. Choose the rank with "
+            "init='svd' or 'random'."
+        )
+        raise InvalidInputError(message)
+    prepared: TensorEstimator = clone(estimator)
+    # Fits of one file, or that go on from each other, would not be fits of their own.
+    quiet = {"verbose": 0, "checkpoint": None, "warm_start": False}
+    prepared.set_params(**{k: v for k, v in quiet.items() if k in parameters})
+    return prepared
+
+
+def check_data(
+    estimator: TensorEstimator,
+    X: Any,
+    ranks: Sequence[int],
+    methods: Sequence[str],
+    *,
+    subsample: float,
+    max_dense_cells: int,
+) -> Any:
+    """Return the data as fits take it, or say why a method cannot work on it."""
+    takes_nan = bool(get_tags(estimator).input_tags.allow_nan)
+    given = as_tensor_input(X, allow_nan=takes_nan)
+    data, missing = given.data, getattr(estimator, "missing", "zero")
+    if isinstance(data, coo_array):
+        data = canonicalize(data)
+        if missing == "zero":
+            data = _without_zeros(data)
+    _check_ranks(ranks, given.shape)
+    if "stability" in methods:
+        kept = subsample_size(given.shape[0], subsample)
+        if kept < 2:
+            message = (
+                f"subsample={subsample} of {given.shape[0]} samples leaves {kept}; stability needs "
+                "2 or more. Give a larger share, or method='heldout'."
+            )
+            raise InvalidInputError(message)
+        _check_ranks(ranks, (kept, *given.shape[1:]))
+    if "core_consistency" in methods:
+        _check_complete(data, missing)
+    if "heldout" in methods:
+        _check_heldout(estimator, data, takes_nan=takes_nan, max_dense_cells=max_dense_cells)
+    return data
+
+
+def _without_zeros(data: coo_array[Any, Any]) -> coo_array[Any, Any]:
+    """Leave out stored zeros, which are zeros like those that are not stored."""
+    kept = data.data != 0
+    if kept.all():
+        return data
+    coords = tuple(row[kept] for row in data.coords)
+    return canonicalize(coo_array((data.data[kept], coords), shape=data.shape))
+
+
+def _check_ranks(ranks: Sequence[int], shape: tuple[int, ...]) -> None:
+    limit = math.prod(shape) // max(shape)
+    if max(ranks) > limit:
+        message = (
+            f"ranks has {max(ranks)}, too many: a tensor of shape {shape} has rank at most "
+            f"{limit}, the product of all sizes but the largest. Leave larger ranks out."
+        )
+        raise InvalidInputError(message)
+
+
+def _check_complete(data: Any, missing: str) -> None:
+    if data.ndim < 3:
+        message = (
+            f"method='core_consistency' needs 3 modes or more, X has {data.ndim}: for a matrix it "
+            "is 100 for every rank. Use method='heldout'."
+        )
+        raise InvalidInputError(message)
+    if isinstance(data, coo_array):
+        is_complete = missing == "zero"
+    else:
+        xp = array_namespace(data)
+        is_complete = not bool(xp.any(xp.isnan(data)))
+    if not is_complete:
+        message = (
+            "method='core_consistency' needs complete data, and X has missing entries. Use "
+            "method='heldout' or 'stability'."
+        )
+        raise InvalidInputError(message)
+
+
+def _check_heldout(
+    estimator: TensorEstimator, data: Any, *, takes_nan: bool, max_dense_cells: int
+) -> None:
+    name = type(estimator).__name__
+    if isinstance(data, coo_array):
+        if data.nnz < 2:
+            message = f"X has {data.nnz} nonzero entries; held-out entries need 2 or more."
+            raise InvalidInputError(message)
+        implied = getattr(estimator, "missing", "zero") == "zero"
+        needs_nan = implied and math.prod(data.shape) <= max_dense_cells
+        able = takes_nan if needs_nan else "missing" in estimator.get_params(deep=False)
+    else:
+        able = takes_nan
+    if not able:
+        message = (
+            f"{name} takes no missing entries, so that none can be held out. Use "
+            "method='stability' or 'core_consistency'."
+        )
+        raise InvalidInputError(message)

@@ -1,0 +1,202 @@
+"""One call that tries several numbers of components and tells which one the data supports."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from polyad.selection.checks import (
+    check_data,
+    check_shares,
+    check_sizes,
+    check_thresholds,
+    read_estimator,
+    read_methods,
+    read_ranks,
+)
+from polyad.selection.holdout import HoldoutOptions
+from polyad.selection.result import RankSelection
+from polyad.selection.summary import summarize
+from polyad.selection.tasks import Plan, Task, run_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
+
+    from polyad.base import TensorEstimator
+    from polyad.selection.result import Method
+    from polyad.selection.tasks import Kind, Outcome
+    from polyad.validation import Missing
+
+# The fits that each method needs. Those that two methods share are made once.
+_FITS: dict[str, tuple[Kind, ...]] = {
+    "heldout": ("heldout",),
+    "stability": ("start", "subsample"),
+    "core_consistency": ("start",),
+}
+
+
+def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_validate)
+    estimator: TensorEstimator,
+    X: Any,
+    ranks: Iterable[int],
+    *,
+    method: Method | Sequence[Method] = "heldout",
+    heldout_share: float = 0.1,
+    n_repeats: int = 5,
+    subsample: float = 0.5,
+    min_match: float = 0.9,
+    min_consistency: float = 50.0,
+    max_dense_cells: int = 2**20,
+    zeros_per_entry: float = 1.0,
+    random_state: int | np.random.RandomState | None = None,
+    n_jobs: int | None = None,
+    verbose: int = 0,
+) -> RankSelection:
+    r"""Compare numbers of components and choose one.
+
+    ``'heldout'``
+        Hides a random share of the entries, fits the rest and predicts what was hidden, with the
+        loss of the estimator (squared error unless it has its own). Chooses the smallest rank
+        whose mean loss is within one standard error of the lowest. All ranks are asked for the
+        same hidden entries. Works for every order.
+    ``'stability'``
+        Fits from several starts, and fits random parts of the samples, and measures how well
+        the components agree (factor match score; the mode of the samples is left out for the
+        parts). Chooses the largest rank whose two mean scores reach ``min_match``. A matrix has
+        no unique components without further constraints, so it needs 3 modes or a nonnegative
+        model. The score is a mean over components: among many good ones, a single bad one shows
+        little.
+    ``'core_consistency'``
+        :func:`polyad.metrics.core_consistency` of fits from several starts. Chooses the largest
+        rank whose mean reaches ``min_consistency``; a fit below zero counts as zero. For complete
+        data of 3 or more modes.
+
+    Parameters
+    ----------
+    estimator : TensorEstimator
+        An estimator of polyad, such as :class:`polyad.CP`. It is cloned, never changed; its
+        ``n_components`` and ``random_state`` do not matter. With several starts (``n_init``)
+        the numbers are less disturbed by local minima.
+    X : tensor-like of shape (n_samples, n_1, ...)
+        The data.
+    ranks : iterable of int
+        The numbers of components to try.
+    method : {'heldout', 'stability', 'core_consistency'} or list of these, default='heldout'
+        How to choose; the first of several decides ``best_rank``.
+    heldout_share : float, default=0.1
+        The part of the known entries that each repeat hides.
+    n_repeats : int, default=5
+        How often each rank is fitted for each kind of fit.
+    subsample : float, default=0.5
+        The part of the samples that the fits of ``'stability'`` see.
+    min_match : float, default=0.9
+        The factor match score that ``'stability'`` asks for.
+    min_consistency : float, default=50.0
+        The percentage that ``'core_consistency'`` asks for.
+    max_dense_cells : int, default=2**20
+        Sparse data with implied zeros and at most so many cells is made dense to hide entries;
+        see Notes.
+    zeros_per_entry : float, default=1.0
+        For larger sparse data, how many zeros are sampled for each nonzero.
+    random_state : int, RandomState instance or None, default=None
+        Seeds hidden entries, subsamples and starts.
+    n_jobs : int, default=None
+        How many fits run at once; None means one. Each then uses a single thread. Numbers do not
+        depend on it. Fits run in threads; ``joblib.parallel_config`` chooses another backend.
+    verbose : int, default=0
+        1 shows a progress bar.
+
+    Returns
+    -------
+    RankSelection
+        With ``best_rank``, ``best_ranks``, ``table``, ``plot()`` and ``to_frame()``.
+
+    Notes
+    -----
+    **Held-out entries of sparse data with implied zeros.** If the estimator has
+    ``missing='zero'``, an entry that is taken out of sparse data is not hidden: the fit would be
+    told that it is zero. Two sound ways are used instead, and both hide zeros as well as
+    nonzeros, the same share of each.
+
+    Up to ``max_dense_cells`` cells the data is made dense, hidden entries become NaN, and the
+    model is fitted to exactly the other entries.
+
+    Beyond, the model is fitted with ``missing='unobserved'`` to the nonzeros and to
+    ``zeros_per_entry`` as many cells drawn at random from the zeros. A fit to this sample weighs
+    zeros less than a fit to all cells: it predicts the mean among sampled cells, which is larger
+    than the mean among all. Components that say *where* entries occur stay what they are, but
+    levels are distorted where nonzeros are common, which can cost additional components.
+    A larger ``zeros_per_entry`` lessens this for more time. The loss is comparable between ranks,
+    not with that of other data.
+
+    Every slice keeps at least one known entry, so that no prediction is asked for where nothing
+    is known.
+
+    **Time.** ``n_repeats`` fits for each rank for ``'heldout'`` and ``'core_consistency'``, twice
+    as many for ``'stability'``, which shares the first half with ``'core_consistency'``. The time
+    of a sweep with missing entries grows with the square of the rank.
+
+    References
+    ----------
+    S. Wold, "Cross-validatory estimation of the number of components in factor and principal
+    components models", Technometrics 20 (1978), doi:10.1080/00401706.1978.10489693.
+
+    Examples
+    --------
+    >>> from polyad import CP
+    >>> from polyad.datasets import make_low_rank
+    >>> from polyad.selection import select_rank
+    >>> X, _ = make_low_rank((15, 12, 10), 2, noise=0.3, random_state=0)
+    >>> choice = select_rank(CP(), X, [1, 2, 3], n_repeats=3, random_state=0)
+    >>> choice.best_rank
+    2
+    """
+    methods = read_methods(method)
+    check_shares(heldout_share=heldout_share, subsample=subsample)
+    check_thresholds(min_match=min_match, min_consistency=min_consistency)
+    check_sizes(
+        n_repeats=n_repeats, zeros_per_entry=zeros_per_entry, max_dense_cells=max_dense_cells
+    )
+    prepared = read_estimator(estimator)
+    tried = read_ranks(ranks)
+    data = check_data(
+        prepared, X, tried, methods, subsample=subsample, max_dense_cells=max_dense_cells
+    )
+    missing: Missing = getattr(prepared, "missing", "zero")
+    holdout = HoldoutOptions(heldout_share, missing, max_dense_cells, zeros_per_entry)
+    plan = Plan(prepared, data, holdout, subsample, "core_consistency" in methods)
+    seed = int(check_random_state(random_state).randint(2**31 - 1))
+    # Kinds in a fixed order; large ranks first, because they take longest.
+    kinds = list(dict.fromkeys(kind for name in methods for kind in _FITS[name]))
+    tasks = [
+        Task(kind, rank, repeat, seed)
+        for kind in kinds
+        for rank in sorted(tried, reverse=True)
+        for repeat in range(n_repeats)
+    ]
+    outcomes = run_tasks(tasks, plan, n_jobs=n_jobs, verbose=verbose)
+    n_unconverged = _report_endings(outcomes)
+    table, values = summarize(outcomes, tried, methods)
+    return RankSelection(methods, table, values, min_match, min_consistency, n_unconverged)
+
+
+def _report_endings(outcomes: Sequence[Outcome]) -> int:
+    """Warn once of all fits that did not converge, and return their number."""
+    endings = [outcome.ending for outcome in outcomes if outcome.ending != "converged"]
+    if endings:
+        counts = ", ".join(f"{name}: {endings.count(name)}" for name in sorted(set(endings)))
+        largest = max(o.task.rank for o in outcomes if o.ending != "converged")
+        warnings.warn(
+            f"select_rank: {len(endings)} of {len(outcomes)} fits did not converge ({counts}; the "
+            f"largest rank among them is {largest}). Ranks above the true one often converge "
+            "slowly. If the rank that matters is among them, raise max_iter or tol of the "
+            "estimator.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    return len(endings)

@@ -1,0 +1,200 @@
+"""The fits behind a choice of the rank: what each one does, and how they are run."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from array_api_compat import array_namespace, device
+from joblib import Parallel, delayed
+from scipy.sparse import coo_array
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from polyad.exceptions import NumericalError
+from polyad.metrics.consistency import core_consistency
+from polyad.metrics.reading import read_kruskal
+from polyad.selection.holdout import HoldoutOptions, hide_entries
+from polyad.tensor.entries import pick_entries
+from polyad.tensor.kruskal import KruskalTensor
+from polyad.threads import thread_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polyad.base import TensorEstimator
+
+Kind = Literal["heldout", "start", "subsample"]
+_KINDS: tuple[Kind, ...] = ("heldout", "start", "subsample")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One fit."""
+
+    kind: Kind
+    rank: int
+    repeat: int
+    base_seed: int
+
+    @property
+    def data_seed(self) -> int:
+        """Decides what a repeat hides or leaves out: the same for all ranks."""
+        return self._seed(0)
+
+    @property
+    def fit_seed(self) -> int:
+        """Decides the start of the fit."""
+        return self._seed(self.rank)
+
+    def _seed(self, rank: int) -> int:
+        # Numbers of a rank do not depend on which other ranks and methods are tried.
+        entropy = [self.base_seed, _KINDS.index(self.kind), rank, self.repeat]
+        return int(np.random.SeedSequence(entropy).generate_state(1)[0] >> 1)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all fits have in common."""
+
+    estimator: TensorEstimator
+    data: Any
+    holdout: HoldoutOptions
+    subsample: float
+    wants_consistency: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one fit told. The fields that its kind does not fill, or that failed, are None."""
+
+    task: Task
+    loss: float | None = None
+    consistency: float | None = None
+    kruskal: KruskalTensor | None = None
+    ending: str = "converged"
+
+
+def run_tasks(
+    tasks: Sequence[Task], plan: Plan, *, n_jobs: int | None, verbose: int
+) -> list[Outcome]:
+    """Run every fit and return the outcomes in the order of the tasks.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        The fits.
+    plan : Plan
+        Data and options.
+    n_jobs : int or None
+        How many at once, in threads unless a joblib backend is chosen: kernels release the
+        interpreter lock, and threads share the data.
+    verbose : int
+        1 or more shows a progress bar.
+    """
+    parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")
+    is_serial = parallel._effective_n_jobs() == 1
+    if not is_serial and "n_jobs" in plan.estimator.get_params(deep=False):
+        plan.estimator.set_params(n_jobs=1)
+    outcomes = []
+    # Fits in several threads each hold the linear algebra library to one thread and let it go
+    # afterwards, which would free it for the others: it is held here until all are done.
+    with (
+        thread_limit(None if is_serial else 1),
+        warnings.catch_warnings(),
+        _progress(len(tasks), verbose) as bar,
+    ):
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for outcome in parallel(delayed(run_task)(task, plan) for task in tasks):
+            outcomes.append(outcome)
+            bar.set_postfix_str(f"rank {outcome.task.rank}", refresh=False)
+            bar.update()
+    return outcomes
+
+
+def _progress(total: int, verbose: int) -> Any:
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, desc="select_rank", unit="fit", disable=verbose < 1)
+
+
+def run_task(task: Task, plan: Plan) -> Outcome:
+    """Run one fit."""
+    try:
+        # Once more here, for workers in processes of their own.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return _RUN[task.kind](task, plan)
+    except NumericalError:
+        return Outcome(task, ending="diverged")
+
+
+def _run_heldout(task: Task, plan: Plan) -> Outcome:
+    hidden = hide_entries(plan.data, plan.holdout, task.data_seed)
+    model = _fit(task, plan, hidden.train, missing=hidden.missing)
+    expected = model.kruskal_.values_at(hidden.coords).astype(np.float64)
+    losses = _entry_losses(model, hidden.values.astype(np.float64), expected)
+    return Outcome(task, loss=float(np.mean(losses)), ending=_ending(model))
+
+
+def _run_start(task: Task, plan: Plan) -> Outcome:
+    # The first start is the estimator's own, often the best; the others are random.
+    changes = {"init": "random"} if task.repeat else {}
+    model = _fit(task, plan, plan.data, **changes)
+    kruskal = read_kruskal(model)
+    consistency = None
+    if plan.wants_consistency:
+        with thread_limit(1):
+            consistency = core_consistency(plan.data, kruskal)
+    return Outcome(task, consistency=consistency, kruskal=kruskal, ending=_ending(model))
+
+
+def _run_subsample(task: Task, plan: Plan) -> Outcome:
+    n_samples = int(plan.data.shape[0])
+    generator = np.random.default_rng(task.data_seed)
+    n_kept = subsample_size(n_samples, plan.subsample)
+    kept = np.sort(generator.choice(n_samples, n_kept, replace=False))
+    model = _fit(task, plan, _take_samples(plan.data, kept), init="random")
+    weights, factors = read_kruskal(model)
+    # Samples are not compared, so their factor need not be kept.
+    kruskal = KruskalTensor(weights, [np.ones((1, len(weights))), *factors[1:]])
+    return Outcome(task, kruskal=kruskal, ending=_ending(model))
+
+
+_RUN = {"heldout": _run_heldout, "start": _run_start, "subsample": _run_subsample}
+
+
+def subsample_size(n_samples: int, share: float) -> int:
+    """Return the number of samples in a subsample."""
+    return max(1, round(share * n_samples))
+
+
+def _take_samples(data: Any, kept: np.ndarray) -> Any:
+    if isinstance(data, coo_array):
+        return pick_entries(data, {0: kept})
+    xp = array_namespace(data)
+    return xp.take(data, xp.asarray(kept, device=device(data)), axis=0)
+
+
+def _fit(task: Task, plan: Plan, data: Any, **changes: Any) -> TensorEstimator:
+    """Fit a fresh copy of the estimator; parameters that it lacks are not changed."""
+    model = clone(plan.estimator)
+    wanted = {"n_components": task.rank, "random_state": task.fit_seed, **changes}
+    has = model.get_params(deep=False)
+    model.set_params(**{name: value for name, value in wanted.items() if name in has})
+    model.fit(data)
+    fitted: TensorEstimator = model
+    return fitted
+
+
+def _entry_losses(model: TensorEstimator, values: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return the loss of each entry: that of the estimator, or the squared error."""
+    own = getattr(model, "_entry_loss", None)
+    losses = (values - expected) ** 2 if own is None else own(values, expected)
+    return np.asarray(losses, dtype=np.float64)
+
+
+def _ending(model: TensorEstimator) -> str:
+    return "converged" if model.status_.is_success else str(model.status_.value)
