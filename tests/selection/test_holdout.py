@@ -1,7 +1,5 @@
 """Hidden entries: never seen by the fit, in every form of the data."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +12,8 @@ from polyad.tensor.sparse import canonicalize
 SHAPE = (12, 10, 8)
 
 
-def options(missing="zero", share=0.2, max_dense_cells=10**6, zeros_per_entry=1.0):
-    return HoldoutOptions(share, missing, max_dense_cells, zeros_per_entry)
+def options(missing="zero", share=0.2, zeros_per_entry=4.0):
+    return HoldoutOptions(share, missing, zeros_per_entry)
 
 
 def sparse(seed=0, density=0.1, shape=SHAPE):
@@ -42,36 +40,28 @@ def test_dense_entries_become_nan(convert):
 def test_unobserved_entries_are_no_longer_stored():
     X = sparse()
     hidden = hide_entries(X, options("unobserved"), seed=1)
-    assert hidden.missing == "unobserved"
+    assert not hidden.is_open
     together = hidden.train + coo_array((hidden.values, tuple(hidden.coords)), shape=SHAPE)
     assert hidden.train.nnz + len(hidden.values) == X.nnz
     np.testing.assert_array_equal(together.toarray(), X.toarray())
 
 
-def test_implied_zeros_of_small_data_become_dense_with_nan():
+@pytest.mark.parametrize("ratio", [1.0, 4.0])
+def test_nonzeros_and_zeros_are_hidden_where_zeros_are_implied(ratio):
     X = sparse()
-    hidden = hide_entries(X, options(), seed=1)
-    dense = X.toarray()
+    hidden = hide_entries(X, options(zeros_per_entry=ratio), seed=1)
+    assert hidden.is_open
+    dense, n_nonzeros = X.toarray(), np.sum(hidden.values != 0)
     np.testing.assert_array_equal(hidden.values, dense[tuple(hidden.coords)])
-    assert np.isnan(hidden.train[tuple(hidden.coords)]).all()
-    seen = ~np.isnan(hidden.train)
-    np.testing.assert_array_equal(hidden.train[seen], dense[seen])
-    assert np.sum(hidden.values != 0) == pytest.approx(0.2 * X.nnz, abs=1)
-    assert np.sum(hidden.values == 0) == pytest.approx(0.2 * (dense.size - X.nnz), abs=1)
-
-
-@pytest.mark.parametrize("ratio", [1.0, 2.5])
-def test_implied_zeros_of_large_data_are_sampled(ratio):
-    X = sparse()
-    hidden = hide_entries(X, options(max_dense_cells=10, zeros_per_entry=ratio), seed=1)
-    assert hidden.missing == "unobserved"
-    dense, train = X.toarray(), hidden.train
-    np.testing.assert_array_equal(train.data, dense[train.coords])
-    np.testing.assert_array_equal(hidden.values, dense[tuple(hidden.coords)])
-    cells = set(zip(*train.coords, strict=True)) | set(zip(*hidden.coords, strict=True))
-    assert len(cells) == train.nnz + len(hidden.values) == X.nnz + round(ratio * X.nnz)
-    assert np.sum(hidden.values != 0) == pytest.approx(0.2 * X.nnz, abs=2)
-    assert np.sum(hidden.values == 0) == pytest.approx(0.2 * ratio * X.nnz, abs=2)
+    assert n_nonzeros == round(0.2 * X.nnz) == X.nnz - hidden.train.nnz
+    assert 0.7 * ratio * n_nonzeros < np.sum(hidden.values == 0) <= ratio * n_nonzeros
+    assert len(set(zip(*hidden.coords, strict=True))) == len(hidden.values)
+    assert hidden.weights.sum() == pytest.approx(1.0)
+    assert hidden.weights[hidden.values != 0].sum() == pytest.approx(X.nnz / dense.size)
+    filled = hidden.filled(np.full(len(hidden.values), 7.0)).toarray()
+    assert (filled[tuple(hidden.coords)] == 7.0).all()
+    filled[tuple(hidden.coords)] = dense[tuple(hidden.coords)]
+    np.testing.assert_array_equal(filled, dense)
 
 
 @pytest.mark.parametrize("missing", ["zero", "unobserved"])
@@ -102,31 +92,46 @@ def test_nothing_to_hide_is_said():
         hide_entries(X, options("unobserved"), seed=0)
 
 
-def test_zeros_are_drawn_evenly():
-    X = sparse(density=0.3, shape=(4, 3, 3))
-    n_zeros = 36 - X.nnz
-    counts = np.zeros(X.shape)
-    for seed in range(2000):
-        cells = sample_zeros(X, 5, np.random.default_rng(seed))
-        assert cells.shape == (3, 5)
-        np.add.at(counts, tuple(cells), 1)
-    assert not counts[X.coords].any()
-    free = counts[X.toarray() == 0]
-    assert len(free) == n_zeros
-    # Standard deviation of a count is about 18 around 10000 / n_zeros.
-    assert np.abs(free - 10_000 / n_zeros).max() < 100
+def test_weighted_zeros_stand_for_all_zeros():
+    """The weighted mean of any function over the drawn zeros is that over all zeros."""
+    generator = np.random.default_rng(0)
+    entries = sparse(density=0.3, shape=(9, 8, 7)).toarray()
+    entries[3:, 1:] = 0.0  # far more in some slices than in others, and none in some
+    X = canonicalize(coo_array(entries))
+    function = generator.random(X.shape) + np.arange(9)[:, None, None]
+    expected = function[X.toarray() == 0].mean()
+    found = []
+    for seed in range(200):
+        cells, weights = sample_zeros(X, 60, np.random.default_rng(seed))
+        assert not X.toarray()[tuple(cells)].any()
+        found.append(function[tuple(cells)] @ weights)
+    assert abs(np.mean(found) - expected) < 4 * np.std(found) / np.sqrt(200) + 0.02
+
+
+def test_zeros_among_the_entries_are_not_missed():
+    """A block of 10**3 cells in 10**9: even draws would never hit it."""
+    generator = np.random.default_rng(0)
+    X = canonicalize(
+        coo_array((np.ones(300), tuple(generator.integers(0, 10, (3, 300)))), shape=(1000,) * 3)
+    )
+    cells, weights = sample_zeros(X, 400, generator)
+    inside = (cells < 10).all(axis=0)
+    assert inside.sum() > 100
+    assert weights[inside].sum() < 1e-4
 
 
 def test_zeros_of_a_tensor_whose_cells_exceed_64_bits():
     side = 3_000_000
     X = coo_array((np.ones(50), tuple(np.arange(150).reshape(3, 50))), shape=(side,) * 3)
     assert side**3 > 2**63
-    zeros = sample_zeros(canonicalize(X), 1000, np.random.default_rng(0))
-    assert zeros.shape == (3, 1000)
+    zeros, weights = sample_zeros(canonicalize(X), 1000, np.random.default_rng(0))
+    assert zeros.shape[1] > 990  # a few draws repeat each other
     assert zeros.max() > side * 0.99
+    assert np.isfinite(weights).all()
 
 
-def test_at_most_half_of_the_zeros_are_drawn():
-    X = sparse(density=0.9, shape=(4, 3, 3))
-    free = math.prod(X.shape) - X.nnz
-    assert sample_zeros(X, 10**6, np.random.default_rng(0)).shape[1] == free // 2
+def test_sparse_data_without_zeros_hides_nonzeros_only():
+    X = canonicalize(coo_array(np.ones((4, 3, 3))))
+    hidden = hide_entries(X, options(), seed=0)
+    assert (hidden.values == 1).all()
+    assert hidden.weights.sum() == pytest.approx(1.0)

@@ -14,7 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from polyad import CP, LabelledTensor, factor_match_score
 from polyad.datasets import make_low_rank
 from polyad.exceptions import InvalidInputError, InvalidTypeError, NumericalError
-from polyad.selection import RankSelection, select_rank
+from polyad.selection import RankSelection, select_rank, tasks
+from polyad.selection.holdout import HoldoutOptions, hide_entries
+from polyad.tensor.sparse import canonicalize
 
 ALL = ["heldout", "stability", "core_consistency"]
 
@@ -51,14 +53,50 @@ def test_heldout_finds_the_rank_of_a_matrix():
     assert found.best_rank == 2
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("max_dense_cells", [2**20, 1000])
-def test_heldout_finds_the_rank_of_sparse_counts(seed, max_dense_cells):
-    found = select_rank(
-        *(CP(), counts(seed=seed), range(1, 5)),
-        **{"max_dense_cells": max_dense_cells, "n_repeats": 4, "random_state": 0},
-    )
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_heldout_finds_the_rank_of_sparse_counts(seed):
+    found = select_rank(CP(), counts(seed=seed), range(1, 5), n_repeats=4, random_state=0)
     assert found.best_rank == 3
+
+
+def blocks(rank=3, seed=0, shape=(2000, 1500, 1000)):
+    """Events in a few small blocks and everywhere, in a tensor of 24 GB if it were dense."""
+    generator = np.random.default_rng(seed)
+    parts = [
+        np.stack([generator.choice(generator.choice(n, 60, replace=False), 20_000) for n in shape])
+        for _ in range(rank)
+    ]
+    parts.append(np.stack([generator.integers(0, n, 1000) for n in shape]))
+    coords = np.concatenate(parts, axis=1)
+    return coo_array((np.ones(coords.shape[1]), tuple(coords)), shape=shape)
+
+
+def test_heldout_finds_the_rank_of_a_tensor_that_cannot_be_dense():
+    found = select_rank(CP(), blocks(), range(1, 6), n_repeats=3, random_state=0, n_jobs=2)
+    assert found.best_rank == 3
+
+
+def test_cells_around_which_a_model_is_fitted_are_as_if_missing(monkeypatch):
+    """The fit to a dense array with NaN at the same cells expects the same there."""
+    X = coo_array(dense(2, shape=(12, 10, 8)) + 1.0)
+    X = canonicalize(coo_array(X.toarray() * (np.random.default_rng(0).random(X.shape) < 0.5)))
+    monkeypatch.setattr(tasks, "_SETTLED", 1e-9)
+    monkeypatch.setattr(tasks, "_MOST_ROUNDS", 100)
+    model = CP(tol=1e-12, max_iter=5000)
+    plan = tasks.Plan(model, X, HoldoutOptions(0.1, "zero", 1.0), 0.5, wants_consistency=False)
+    task = tasks.Task("heldout", 2, 0, 0)
+    hidden = hide_entries(X, plan.holdout, task.data_seed)
+    around = tasks._fit_around(task, plan, hidden)
+    array = X.toarray()
+    array[tuple(hidden.coords)] = np.nan
+    missing = clone(model).set_params(n_components=2, init=around.kruskal_).fit(array)
+    assert missing.kruskal_.values_at(hidden.coords) == pytest.approx(
+        around.kruskal_.values_at(hidden.coords), abs=1e-4
+    )
+    # Told that hidden cells are zero, a model would not.
+    told = clone(model).set_params(n_components=2, init=around.kruskal_).fit(hidden.train)
+    gap = told.kruskal_.values_at(hidden.coords) - around.kruskal_.values_at(hidden.coords)
+    assert np.abs(gap).max() > 0.05
 
 
 def test_heldout_finds_the_rank_of_unobserved_entries():
@@ -144,7 +182,7 @@ def test_stored_zeros_are_zeros_like_others():
     padded = coo_array(
         (np.append(X.data, [0, 0]), [np.append(row, [0, 1]) for row in X.coords]), shape=X.shape
     )
-    options = {"n_repeats": 2, "random_state": 0, "max_dense_cells": 1000}
+    options = {"n_repeats": 2, "random_state": 0}
     expected = select_rank(CP(), X, [1, 2], **options).table
     assert select_rank(CP(), padded, [1, 2], **options).table.equals(expected)
 
@@ -293,7 +331,6 @@ def test_progress_is_shown_on_request(capsys):
         ({"n_repeats": 1}, InvalidInputError, "n_repeats=1 gives no standard error"),
         ({"n_repeats": 2.5}, InvalidInputError, "n_repeats=2.5 gives no standard error"),
         ({"zeros_per_entry": 0}, InvalidInputError, "zeros_per_entry=0 must be a positive"),
-        ({"max_dense_cells": -1}, InvalidInputError, "max_dense_cells=-1 must be a whole number"),
         ({"min_match": "high"}, InvalidInputError, "min_match='high' is not a number"),
         ({"min_consistency": None}, InvalidInputError, "min_consistency=None is not a number"),
         ({"method": "bic"}, InvalidInputError, "method is 'bic'; give one or more of 'heldout'"),
@@ -318,7 +355,7 @@ def test_progress_is_shown_on_request(capsys):
             InvalidInputError,
             "subsample=0.5 of 2 samples leaves 1",
         ),
-        ({"X": coo_array((5, 4, 3))}, InvalidInputError, "X has 0 nonzero entries"),
+        ({"X": coo_array((5, 4, 3))}, InvalidInputError, "X has 0 entries that are not zero"),
     ],
 )
 def test_errors_say_what_to_do(change, error, match):
@@ -332,7 +369,7 @@ class Complete(CP):
 
 
 def test_an_estimator_without_missing_entries_is_told_the_other_methods():
-    for X in (dense(), counts()):
-        with pytest.raises(InvalidInputError, match="Complete takes no missing entries"):
-            select_rank(Complete(), X, [1])
+    with pytest.raises(InvalidInputError, match="Complete takes no missing entries"):
+        select_rank(Complete(), dense(), [1])
+    assert select_rank(Complete(), counts(), [2, 3], n_repeats=2, random_state=0).best_rank == 3
     assert select_rank(Complete(), dense(), [3], method="stability", random_state=0).best_rank == 3

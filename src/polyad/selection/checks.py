@@ -73,16 +73,13 @@ def check_thresholds(**thresholds: float) -> None:
             raise InvalidInputError(message)
 
 
-def check_sizes(*, n_repeats: int, zeros_per_entry: float, max_dense_cells: int) -> None:
+def check_sizes(*, n_repeats: int, zeros_per_entry: float) -> None:
     """Refuse numbers that are too small."""
     if not isinstance(n_repeats, Integral) or isinstance(n_repeats, bool) or n_repeats < 2:
         message = f"n_repeats={n_repeats!r} gives no standard error; give 2 or more."
         raise InvalidInputError(message)
     if not isinstance(zeros_per_entry, Real) or not 0 < zeros_per_entry < math.inf:
         message = f"zeros_per_entry={zeros_per_entry!r} must be a positive number."
-        raise InvalidInputError(message)
-    if not isinstance(max_dense_cells, Integral) or max_dense_cells < 0:
-        message = f"max_dense_cells={max_dense_cells!r} must be a whole number, 0 or more."
         raise InvalidInputError(message)
 
 
@@ -117,9 +114,7 @@ def check_data(
     X: Any,
     ranks: Sequence[int],
     methods: Sequence[str],
-    *,
     subsample: float,
-    max_dense_cells: int,
 ) -> Any:
     """Return the data as fits take it, or say why a method cannot work on it."""
     takes_nan = bool(get_tags(estimator).input_tags.allow_nan)
@@ -142,7 +137,7 @@ def check_data(
     if "core_consistency" in methods:
         _check_complete(data, missing)
     if "heldout" in methods:
-        _check_heldout(estimator, data, takes_nan=takes_nan, max_dense_cells=max_dense_cells)
+        _check_heldout(estimator, data, takes_nan=takes_nan)
     return data
 
 
@@ -185,22 +180,15 @@ def _check_complete(data: Any, missing: str) -> None:
         raise InvalidInputError(message)
 
 
-def _check_heldout(
-    estimator: TensorEstimator, data: Any, *, takes_nan: bool, max_dense_cells: int
-) -> None:
-    name = type(estimator).__name__
+def _check_heldout(estimator: TensorEstimator, data: Any, *, takes_nan: bool) -> None:
     if isinstance(data, coo_array):
         if data.nnz < 2:
-            message = f"X has {data.nnz} nonzero entries; held-out entries need 2 or more."
+            message = f"X has {data.nnz} entries that are not zero; 2 or more are needed."
             raise InvalidInputError(message)
-        implied = getattr(estimator, "missing", "zero") == "zero"
-        needs_nan = implied and math.prod(data.shape) <= max_dense_cells
-        able = takes_nan if needs_nan else "missing" in estimator.get_params(deep=False)
-    else:
-        able = takes_nan
-    if not able:
+        return
+    if not takes_nan:
         message = (
-            f"{name} takes no missing entries, so that none can be held out. Use "
-            "method='stability' or 'core_consistency'."
+            f"{type(estimator).__name__} takes no missing entries, so that none of dense data can "
+            "be held out. Use method='stability' or 'core_consistency'."
         )
         raise InvalidInputError(message)

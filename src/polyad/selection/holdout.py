@@ -5,9 +5,10 @@ What hiding means depends on what an absent entry means:
 * dense data: hidden entries become NaN, which estimators leave out of their sums;
 * sparse data whose absent entries are unobserved: hidden entries are no longer stored;
 * sparse data whose absent entries are zero: an entry that is no longer stored would be seen as a
-  zero, which is a wrong value and not a hidden one. A tensor of moderate size is therefore made
-  dense, with NaN at hidden nonzeros and hidden zeros. A larger one becomes a sample of known
-  entries: its nonzeros and a random set of its zeros, stored explicitly, all else unobserved.
+  zero, which is a wrong value and not a hidden one. Hidden cells, of nonzeros and of zeros, have
+  to be filled with what the model itself expects there, fit by fit, until that no longer changes.
+  For losses that are lowest where data and expectation agree this ends in a fit to all cells but
+  the hidden ones, without a cell made dense.
 """
 
 from __future__ import annotations
@@ -42,15 +43,12 @@ class HoldoutOptions:
         The part of the entries to hide.
     missing : {'zero', 'unobserved'}
         What an absent entry of sparse data means.
-    max_dense_cells : int
-        Sparse data with implied zeros is made dense up to this number of cells.
     zeros_per_entry : float
-        Beyond, so many zeros are sampled for each nonzero.
+        For sparse data with implied zeros, so many zeros are hidden for each hidden nonzero.
     """
 
     share: float
     missing: Missing
-    max_dense_cells: int
     zeros_per_entry: float
 
 
@@ -62,25 +60,35 @@ class Holdout:
     ----------
     train : array or coo_array
         What a fit may see.
-    missing : {'zero', 'unobserved'}
-        What an entry that ``train`` does not store means.
     coords : array of int of shape (n_modes, n_hidden)
         Where the hidden entries are.
     values : array of float of shape (n_hidden,)
         What they are.
+    weights : array of float of shape (n_hidden,)
+        The part of all entries that each stands for; the sum is one.
+    is_open : bool
+        Whether the hidden cells, absent from ``train``, would be taken for zeros: they have to be
+        filled with :meth:`filled`.
     """
 
     train: Any
-    missing: Missing
     coords: NDArray[Any]
     values: NDArray[Any]
+    weights: NDArray[np.float64]
+    is_open: bool = False
+
+    def filled(self, expected: NDArray[Any]) -> coo_array[Any, Any]:
+        """Return sparse data that has given values in the hidden cells."""
+        coords = np.concatenate([np.stack(self.train.coords), self.coords], axis=1)
+        values = np.concatenate([self.train.data, expected.astype(self.train.dtype)])
+        return canonicalize(coo_array((values, tuple(coords)), shape=self.train.shape))
 
 
 def hide_entries(data: Any, options: HoldoutOptions, seed: int) -> Holdout:
     """Hide a random share of the known entries of a tensor.
 
     Every slice of every mode that had a known entry keeps one: nothing can be predicted for a
-    sample, or any other index, of which nothing is known.
+    sample, or any other index, of which nothing is known. Implied zeros are known entries.
 
     Parameters
     ----------
@@ -96,50 +104,51 @@ def hide_entries(data: Any, options: HoldoutOptions, seed: int) -> Holdout:
         known = np.flatnonzero(~np.isnan(to_numpy(data)))
         return _hidden_in_dense(data, _draw(generator, known, options.share))
     if options.missing == "unobserved":
-        return _hidden_in_sparse(data, options.share, generator)
-    if math.prod(data.shape) <= options.max_dense_cells:
-        dense = data.toarray()
-        # The same share of either kind, so that hidden entries are like all entries.
-        is_zero = dense.ravel() == 0
-        kinds = (np.flatnonzero(~is_zero), np.flatnonzero(is_zero))
-        chosen = [_draw(generator, kind, options.share) for kind in kinds if len(kind)]
-        return _hidden_in_dense(dense, np.concatenate(chosen))
-    zeros = sample_zeros(data, round(options.zeros_per_entry * data.nnz), generator)
-    return _hidden_in_sparse(_with_zeros(data, zeros), options.share, generator)
+        return _hidden_among_stored(data, options.share, generator)
+    return _hidden_among_zeros(data, options, generator)
 
 
 def sample_zeros(
     data: coo_array[Any, Any], n: int, generator: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return the coordinates of random cells that are not stored, each at most once.
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """Draw cells that are not stored, and how many of all such cells each one stands for.
+
+    Half of the draws are even over all cells. The other half takes the index of each mode from
+    a stored entry of its own, so that zeros among the entries, where models differ, are not
+    missed in a tensor that is nearly empty.
 
     Parameters
     ----------
     data : coo_array
         Canonical. Its number of cells may exceed 64 bits; memory follows ``n`` and its nonzeros.
     n : int
-        How many; at most half of the absent cells are given, so that few draws are rejected.
+        How many to draw; those that are stored are thrown away.
     generator : numpy Generator
         Draws the cells.
 
     Returns
     -------
-    array of int of shape (n_modes, n_cells)
-        In lexicographic order.
+    coords : array of int of shape (n_modes, n_cells)
+        Each cell once, in lexicographic order.
+    weights : array of float of shape (n_cells,)
+        With the sum one.
     """
-    n = min(n, (math.prod(data.shape) - data.nnz) // 2)
-    found = np.zeros((data.ndim, 0), dtype=np.int64)
-    while found.shape[1] < n:
-        n_drawn = 2 * (n - found.shape[1]) + 16
-        drawn = np.stack([generator.integers(0, size, n_drawn) for size in data.shape])
-        cells = np.concatenate([np.stack(data.coords), found, drawn], axis=1)
-        # Duplicates add up: what is stored counts as one, so that absent cells stay zero.
-        marks = np.zeros(cells.shape[1])
-        marks[: data.nnz] = 1.0
-        merged = canonicalize(coo_array((marks, tuple(cells)), shape=data.shape))
-        found = np.stack(merged.coords)[:, merged.data == 0].astype(np.int64)
-    kept = generator.choice(found.shape[1], n, replace=False, shuffle=False)
-    return found[:, np.sort(kept)]
+    n_even = n // 2
+    even = np.stack([generator.integers(0, size, n_even) for size in data.shape])
+    busy = np.stack([row[generator.integers(0, data.nnz, n - n_even)] for row in data.coords])
+    cells = np.concatenate([np.stack(data.coords), even, busy], axis=1)
+    # Duplicates add up: a draw counts one, and no number of draws outweighs a stored entry.
+    marks = np.ones(cells.shape[1])
+    marks[: data.nnz] = -2.0 * n
+    merged = canonicalize(coo_array((marks, tuple(cells)), shape=data.shape))
+    free = merged.data > 0
+    coords, n_drawn = np.stack(merged.coords)[:, free], merged.data[free]
+    # The density of the draws, times the number of cells; importance sampling divides by it.
+    density = np.ones(coords.shape[1])
+    for row, stored, size in zip(coords, data.coords, data.shape, strict=True):
+        density *= np.bincount(stored, minlength=size)[row] * (size / data.nnz)
+    weights = n_drawn / (0.5 + 0.5 * density)
+    return coords, weights / weights.sum()
 
 
 def _draw(generator: np.random.Generator, positions: NDArray[Any], share: float) -> NDArray[Any]:
@@ -159,15 +168,14 @@ def _hidden_in_dense(data: Any, hidden: NDArray[Any]) -> Holdout:
     hide[tuple(coords)] = True
     xp = array_namespace(data)
     train = xp.where(xp.asarray(hide, device=device(data)), xp.full_like(data, math.nan), data)
-    return Holdout(train, "zero", coords, values[tuple(coords)])
+    return Holdout(train, coords, values[tuple(coords)], _even(coords))
 
 
-def _hidden_in_sparse(
+def _hidden_among_stored(
     data: coo_array[Any, Any], share: float, generator: np.random.Generator
 ) -> Holdout:
-    """Hide stored entries, nonzeros and explicit zeros each by the same share."""
-    kinds = (np.flatnonzero(data.data != 0), np.flatnonzero(data.data == 0))
-    hidden = np.concatenate([_draw(generator, kind, share) for kind in kinds if len(kind)])
+    """Take stored entries out; what is not stored was not observed."""
+    hidden = _draw(generator, np.arange(data.nnz), share)
     coords = np.stack(data.coords)
     known = np.ones(data.nnz, dtype=bool)
     known[hidden] = False
@@ -176,10 +184,41 @@ def _hidden_in_sparse(
         for row, size in zip(coords, data.shape, strict=True)
     ]
     hidden = np.sort(hidden[_predictable(covered, coords[:, hidden])])
+    train, taken = _split(data, hidden)
+    return Holdout(train, taken, data.data[hidden], _even(taken))
+
+
+def _hidden_among_zeros(
+    data: coo_array[Any, Any], options: HoldoutOptions, generator: np.random.Generator
+) -> Holdout:
+    """Hide nonzeros and zeros, with the weights that the two kinds have among all cells."""
+    hidden = np.sort(_draw(generator, np.arange(data.nnz), options.share))
+    train, taken = _split(data, hidden)
+    n_drawn = max(2, round(options.zeros_per_entry * len(hidden)))
+    zeros, weights = sample_zeros(data, n_drawn, generator)
+    dense_part = data.nnz / math.prod(data.shape) if zeros.shape[1] else 1.0
+    return Holdout(
+        train,
+        np.concatenate([taken, zeros], axis=1),
+        np.concatenate([data.data[hidden], np.zeros(zeros.shape[1], data.dtype)]),
+        np.concatenate([dense_part * _even(taken), (1.0 - dense_part) * weights]),
+        is_open=True,
+    )
+
+
+def _split(
+    data: coo_array[Any, Any], hidden: NDArray[Any]
+) -> tuple[coo_array[Any, Any], NDArray[Any]]:
+    """Return the data without some stored entries, and the coordinates of these."""
+    coords = np.stack(data.coords)
     known = np.ones(data.nnz, dtype=bool)
     known[hidden] = False
     train = coo_array((data.data[known], tuple(coords[:, known])), shape=data.shape)
-    return Holdout(train, "unobserved", coords[:, hidden], data.data[hidden])
+    return train, coords[:, hidden]
+
+
+def _even(coords: NDArray[Any]) -> NDArray[np.float64]:
+    return np.full(coords.shape[1], 1.0 / coords.shape[1])
 
 
 def _predictable(covered: Sequence[NDArray[Any]], coords: NDArray[Any]) -> NDArray[Any]:
@@ -194,10 +233,3 @@ def _predictable(covered: Sequence[NDArray[Any]], coords: NDArray[Any]) -> NDArr
         )
         raise InvalidInputError(message)
     return fine
-
-
-def _with_zeros(data: coo_array[Any, Any], zeros: NDArray[Any]) -> coo_array[Any, Any]:
-    """Return sparse data that also stores some zeros."""
-    coords = np.concatenate([np.stack(data.coords), zeros], axis=1)
-    values = np.concatenate([data.data, np.zeros(zeros.shape[1], dtype=data.dtype)])
-    return canonicalize(coo_array((values, tuple(coords)), shape=data.shape))

@@ -51,8 +51,7 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     subsample: float = 0.5,
     min_match: float = 0.9,
     min_consistency: float = 50.0,
-    max_dense_cells: int = 2**20,
-    zeros_per_entry: float = 1.0,
+    zeros_per_entry: float = 4.0,
     random_state: int | np.random.RandomState | None = None,
     n_jobs: int | None = None,
     verbose: int = 0,
@@ -98,11 +97,9 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
         The factor match score that ``'stability'`` asks for.
     min_consistency : float, default=50.0
         The percentage that ``'core_consistency'`` asks for.
-    max_dense_cells : int, default=2**20
-        Sparse data with implied zeros and at most so many cells is made dense to hide entries;
+    zeros_per_entry : float, default=4.0
+        For sparse data with ``missing='zero'``, how many zeros are hidden for each hidden nonzero;
         see Notes.
-    zeros_per_entry : float, default=1.0
-        For larger sparse data, how many zeros are sampled for each nonzero.
     random_state : int, RandomState instance or None, default=None
         Seeds hidden entries, subsamples and starts.
     n_jobs : int, default=None
@@ -120,31 +117,30 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     -----
     **Held-out entries of sparse data with implied zeros.** If the estimator has
     ``missing='zero'``, an entry that is taken out of sparse data is not hidden: the fit would be
-    told that it is zero. Two sound ways are used instead, and both hide zeros as well as
-    nonzeros, the same share of each.
+    told that it is zero. Nor is it sound to fit the nonzeros and some zeros only, as if the rest
+    were unobserved: of most samples too little would be known, and levels would be those among
+    the cells that were picked. Here the hidden cells, nonzeros and zeros, are filled with what
+    the model expects there, fit after fit, until that changes by less than a hundredth, or
+    twenty times (expectation maximization). The result is a fit to all cells but the hidden
+    ones. Nothing is made dense, and the estimator need not take missing entries.
 
-    Up to ``max_dense_cells`` cells the data is made dense, hidden entries become NaN, and the
-    model is fitted to exactly the other entries.
+    The zeros to hide are drawn from all cells and, as many, from indices that have entries;
+    weights make the loss an estimate of the mean over all cells of the tensor.
 
-    Beyond, the model is fitted with ``missing='unobserved'`` to the nonzeros and to
-    ``zeros_per_entry`` as many cells drawn at random from the zeros. A fit to this sample weighs
-    zeros less than a fit to all cells: it predicts the mean among sampled cells, which is larger
-    than the mean among all. Components that say *where* entries occur stay what they are, but
-    levels are distorted where nonzeros are common, which can cost additional components.
-    A larger ``zeros_per_entry`` lessens this for more time. The loss is comparable between ranks,
-    not with that of other data.
-
-    Every slice keeps at least one known entry, so that no prediction is asked for where nothing
-    is known.
+    In dense data, and with ``missing='unobserved'``, every slice keeps at least one known entry,
+    so that no prediction is asked for where nothing is known.
 
     **Time.** ``n_repeats`` fits for each rank for ``'heldout'`` and ``'core_consistency'``, twice
     as many for ``'stability'``, which shares the first half with ``'core_consistency'``. The time
-    of a sweep with missing entries grows with the square of the rank.
+    of a sweep with missing entries grows with the square of the rank. Sparse data with implied
+    zeros is fitted several times instead, each time from the last fit.
 
     References
     ----------
     S. Wold, "Cross-validatory estimation of the number of components in factor and principal
     components models", Technometrics 20 (1978), doi:10.1080/00401706.1978.10489693.
+    A. P. Dempster, N. M. Laird, D. B. Rubin, "Maximum likelihood from incomplete data via the EM
+    algorithm", JRSS B 39 (1977), doi:10.1111/j.2517-6161.1977.tb01600.x.
 
     Examples
     --------
@@ -159,16 +155,12 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     methods = read_methods(method)
     check_shares(heldout_share=heldout_share, subsample=subsample)
     check_thresholds(min_match=min_match, min_consistency=min_consistency)
-    check_sizes(
-        n_repeats=n_repeats, zeros_per_entry=zeros_per_entry, max_dense_cells=max_dense_cells
-    )
+    check_sizes(n_repeats=n_repeats, zeros_per_entry=zeros_per_entry)
     prepared = read_estimator(estimator)
     tried = read_ranks(ranks)
-    data = check_data(
-        prepared, X, tried, methods, subsample=subsample, max_dense_cells=max_dense_cells
-    )
+    data = check_data(prepared, X, tried, methods, subsample)
     missing: Missing = getattr(prepared, "missing", "zero")
-    holdout = HoldoutOptions(heldout_share, missing, max_dense_cells, zeros_per_entry)
+    holdout = HoldoutOptions(heldout_share, missing, zeros_per_entry)
     plan = Plan(prepared, data, holdout, subsample, "core_consistency" in methods)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     # Kinds in a fixed order; large ranks first, because they take longest.

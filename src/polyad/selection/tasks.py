@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from polyad.exceptions import NumericalError
 from polyad.metrics.consistency import core_consistency
 from polyad.metrics.reading import read_kruskal
-from polyad.selection.holdout import HoldoutOptions, hide_entries
+from polyad.selection.holdout import Holdout, HoldoutOptions, hide_entries
 from polyad.tensor.entries import pick_entries
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.threads import thread_limit
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 Kind = Literal["heldout", "start", "subsample"]
 _KINDS: tuple[Kind, ...] = ("heldout", "start", "subsample")
+# Hidden cells are settled when a round moves them by less than this part: most often after three
+# to six rounds. Ranks far too large may never settle.
+_SETTLED = 1e-2
+_MOST_ROUNDS = 20
 
 
 @dataclass(frozen=True)
@@ -133,10 +137,28 @@ def run_task(task: Task, plan: Plan) -> Outcome:
 
 def _run_heldout(task: Task, plan: Plan) -> Outcome:
     hidden = hide_entries(plan.data, plan.holdout, task.data_seed)
-    model = _fit(task, plan, hidden.train, missing=hidden.missing)
+    model = _fit_around(task, plan, hidden) if hidden.is_open else _fit(task, plan, hidden.train)
     expected = model.kruskal_.values_at(hidden.coords).astype(np.float64)
     losses = _entry_losses(model, hidden.values.astype(np.float64), expected)
-    return Outcome(task, loss=float(np.mean(losses)), ending=_ending(model))
+    return Outcome(task, loss=float(losses @ hidden.weights), ending=_ending(model))
+
+
+def _fit_around(task: Task, plan: Plan, hidden: Holdout) -> TensorEstimator:
+    """Fit all cells but the hidden ones, which are filled with what the last fit expects there.
+
+    Each round cannot raise the loss over the other cells: the filled ones add a distance from
+    the last fit, which is lowest at that fit (expectation maximization). The part of the error
+    that a round leaves is about the part of the entries that is hidden.
+    """
+    expected = np.zeros(hidden.coords.shape[1])
+    changes: dict[str, Any] = {}
+    for _ in range(_MOST_ROUNDS):
+        model = _fit(task, plan, hidden.filled(expected), **changes)
+        before, expected = expected, _entry_means(model, model.kruskal_.values_at(hidden.coords))
+        if np.linalg.norm(expected - before) <= _SETTLED * np.linalg.norm(expected):
+            break
+        changes = {"init": model.kruskal_}
+    return model
 
 
 def _run_start(task: Task, plan: Plan) -> Outcome:
@@ -194,6 +216,12 @@ def _entry_losses(model: TensorEstimator, values: np.ndarray, expected: np.ndarr
     own = getattr(model, "_entry_loss", None)
     losses = (values - expected) ** 2 if own is None else own(values, expected)
     return np.asarray(losses, dtype=np.float64)
+
+
+def _entry_means(model: TensorEstimator, predictions: np.ndarray) -> np.ndarray:
+    """Return the expected data; an estimator whose factors model something else converts it."""
+    own = getattr(model, "_entry_mean", None)
+    return np.asarray(predictions if own is None else own(predictions), dtype=np.float64)
 
 
 def _ending(model: TensorEstimator) -> str:
