@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 from polyad import __version__
@@ -39,6 +41,12 @@ def setup(app: Any) -> None:
         "mathml", inline_renderers=(_inline_math, None), block_renderers=(_block_math, None)
     )
     app.connect("source-read", _close_code_blocks)
+    app.connect("builder-inited", _draw_pictures)
+
+
+def _draw_pictures(app: Any) -> None:
+    folder = Path(app.srcdir)
+    runpy.run_path(str(folder / "pictures.py"))["main"](folder / "generated")
 
 
 def _close_code_blocks(app: Any, name: str, content: list[str]) -> None:

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
         report,
         selection,
         tensor,
+        transport,
+        wasserstein,
     )
     from polyad.cp import CP, NonnegativeCP, PoissonCP
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
     from polyad.tensor import KruskalTensor, LabelledTensor, factor_match_score
+    from polyad.wasserstein import WassersteinCP
 
 _HOMES = {
     "CP": "polyad.cp",
@@ -38,11 +41,13 @@ _HOMES = {
     "PoissonCP": "polyad.cp",
     "PolyadError": "polyad.exceptions",
     "Status": "polyad.exceptions",
+    "WassersteinCP": "polyad.wasserstein",
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
 }
 _MODULES = (
     *("cp", "datasets", "exceptions", "fitting", "io", "metrics", "report", "selection", "tensor"),
+    *("transport", "wasserstein"),
 )
 
 __all__ = [
@@ -55,6 +60,7 @@ __all__ = [
     "PoissonCP",
     "PolyadError",
     "Status",
+    "WassersteinCP",
     "__version__",
     "cp",
     "datasets",
@@ -67,6 +73,8 @@ __all__ = [
     "report",
     "selection",
     "tensor",
+    "transport",
+    "wasserstein",
 ]
 
 

@@ -95,6 +95,10 @@ class CPFamily(TensorEstimator):
     def _own_identity(self) -> dict[str, Any]:
         """Return the parameters of the member that a checkpoint must agree with."""
 
+    def _new_problem(self, given: TensorInput) -> Any:
+        """Make the problem of new samples, where that differs from the problem of a fit."""
+        return self._problem(given)
+
     def _read_init(self, problem: FitData, init: Any) -> Any:
         """Return the name of a start, or the factors of a given one."""
         if isinstance(init, str) and init in ("svd", "random"):
@@ -156,7 +160,7 @@ class CPFamily(TensorEstimator):
         """
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):
-            problem = self._problem(given)
+            problem = self._new_problem(given)
             features = self._rows(problem) * 2.0**problem.exponent
         return self._named(features, given.labels[0])
 

@@ -159,6 +159,37 @@ def given_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
     return cast
 
 
+def given_nonnegative_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
+    """Read factors that a user gave, and refuse negative numbers.
+
+    Parameters
+    ----------
+    problem : FitData
+        The data.
+    n_components : int
+        The number of components that the factors must have.
+    init : KruskalTensor, CPTensor, (weights, factors), dict or sequence of factors
+        What was given.
+    """
+    if isinstance(init, str):
+        message = (
+            f"init={init!r} is not understood. Give 'random', or factors that are not "
+            "negative: a KruskalTensor, a pair (weights, factors) or a list of factors."
+        )
+        raise InvalidInputError(message)
+    factors = given_start(problem, n_components, init)
+    for mode, factor in enumerate(factors):
+        bad = np.argwhere(to_numpy(factor) < 0)
+        if bad.size:
+            place = tuple(int(k) for k in bad[0])
+            message = (
+                f"init has the negative number {float(factor[place]):.6g} at {place} of the factor "
+                f"of mode {mode}. This model starts from factors that are not negative."
+            )
+            raise InvalidInputError(message)
+    return factors
+
+
 def _parts(init: Any) -> tuple[np.ndarray | None, list[np.ndarray]]:
     """Split what was given into weights and factors, as NumPy arrays of floats."""
     weights, factors = None, init

@@ -11,8 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.poisson.problem import CountProblem, Method, build_problem
 from polyad.cp.poisson.solver import AlternatingPoissonRegression, random_start
-from polyad.cp.start import given_start
-from polyad.exceptions import InvalidInputError
+from polyad.cp.start import given_nonnegative_start
 from polyad.threads import thread_limit
 
 if TYPE_CHECKING:
@@ -232,23 +231,7 @@ class PoissonCP(CPFamily):
     def _read_init(self, problem: FitData, init: Any) -> Any:
         if isinstance(init, str) and init == "random":
             return init
-        if isinstance(init, str):
-            message = (
-                f"init={init!r} is not understood. Give 'random', or factors that are not "
-                "negative: a KruskalTensor, a pair (weights, factors) or a list of factors."
-            )
-            raise InvalidInputError(message)
-        factors = given_start(problem, self.n_components, init)
-        for mode, factor in enumerate(factors):
-            bad = np.argwhere(factor < 0)
-            if bad.size:
-                place = tuple(int(k) for k in bad[0])
-                message = (
-                    f"init has the negative number {factor[place]:.6g} at {place} of the factor "
-                    f"of mode {mode}. A Poisson model starts from factors that are not negative."
-                )
-                raise InvalidInputError(message)
-        return factors
+        return given_nonnegative_start(problem, self.n_components, init)
 
     def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
         if not isinstance(init, str):

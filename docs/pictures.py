@@ -1,0 +1,56 @@
+"""Pictures of the guide, drawn when the documentation is built: ``python docs/pictures.py FOLDER``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from polyad.transport import FibreTransport, SparseFibres
+
+
+def transport_parameters(folder: Path) -> None:
+    """Draw what ``epsilon`` and ``marginal_penalty`` ask of a model along one mode."""
+    size = 60
+    place = np.linspace(0.0, 1.0, size)
+    cost = np.abs(place[:, None] - place)
+    data = np.zeros((size, 1))
+    data[[12, 18, 45], 0] = [4.0, 3.0, 5.0]
+    model = np.full((1, size), 0.1)
+    model[0] += np.exp(-(((place - 0.45) / 0.12) ** 2))
+    model *= data.sum() / model.sum()
+    fibres = SparseFibres.from_matrix(data)
+    panels = [
+        *((epsilon, 0.3) for epsilon in (0.003, 0.03, 0.3)),
+        *((0.01, penalty) for penalty in (0.03, 0.3, 3.0)),
+    ]
+    figure, axes = plt.subplots(2, 3, figsize=(9, 5), sharex=True, sharey=True, layout="tight")
+    for axis, (epsilon, penalty) in zip(axes.flat, panels, strict=True):
+        transport = FibreTransport(cost, epsilon=epsilon, marginal_penalty=penalty)
+        wanted = transport.solve(fibres, model).marginals[0]
+        axis.bar(place, data[:, 0], width=0.012, color="0.75", label="data")
+        axis.plot(place, model[0], color="tab:blue", label="model")
+        axis.plot(place, wanted, color="tab:orange", label="what arrives")
+        axis.set_title(f"epsilon={epsilon}, marginal_penalty={penalty}", fontsize=9)
+        axis.set_ylim(0.0, 1.3)
+    axes[0, 0].legend(fontsize=8)
+    for axis in axes[1]:
+        axis.set_xlabel("place along the mode")
+    figure.savefig(folder / "transport_parameters.svg")
+    plt.close(figure)
+
+
+def main(folder: Path) -> None:
+    """Draw all pictures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    transport_parameters(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,326 @@
+r"""The factor updates of SWIFT: what the transported mass asks of the model.
+
+With the transports held, the objective depends on the factors through
+:math:`\lambda \sum_n \mathrm{KL}(\Delta_n \| \hat X)`, where :math:`\Delta_n` is the tensor of row
+marginals of mode :math:`n`. That is :math:`N` times the divergence of one nonnegative tensor
+:math:`\tfrac1N \sum_n \Delta_n` from the model, so a multiplicative update never raises it:
+
+.. math:: A_m \leftarrow A_m * \frac{\big(\sum_n \Delta_n / \hat X\big)_{(m)} K_m}{N\, 1^T K_m},
+
+with :math:`K_m` the Khatri-Rao product of the other factors. The paper's eq. 19 lacks the factor
+:math:`N`. The denominator counts all columns, also those without a nonzero: what the model puts
+there costs :math:`\lambda` times its mass.
+
+The sum of the marginals is held as a dense tensor where that is smaller than the fibres, and
+fibre by fibre otherwise.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from polyad.tensor.products import contract_columns, khatri_rao
+from polyad.threads import run_blocks
+from polyad.wasserstein.kernels import add_fibres, add_ratios, divide_into
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from polyad.tensor.sparse import SparseTensor
+    from polyad.wasserstein.fibres import Fibres
+
+# Sums over many blocks are made in this many parts, each in order: the same for any thread count.
+_PARTS = 8
+# Numbers in a block of the dense tensor.
+_BLOCK = 1 << 17
+# The fewest nonzeros that are worth a part of their own.
+_NONZEROS = 1 << 13
+
+
+class Marginals(ABC):
+    """The row marginals of the transports of all modes, summed over the modes.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        The data, for its shape and coordinates.
+    fibres : sequence of Fibres
+        Of the modes along which mass moves.
+    entries : ndarray of shape (nnz,) or None
+        The marginals of the modes along which nothing moves, summed, at the nonzeros.
+    """
+
+    def __init__(
+        self, tensor: SparseTensor, fibres: Sequence[Fibres], entries: NDArray[Any] | None
+    ) -> None:
+        self.tensor = tensor
+        self.fibres = fibres
+        self.entries = entries
+
+    @abstractmethod
+    def take(self, number: int, block: int, marginals: NDArray[Any]) -> None:
+        """Take those of a block of ``fibres[number]``, of shape (fibres of the block, length)."""
+
+    @abstractmethod
+    def numerator(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
+        """Return the numerator of the update of a mode.
+
+        Parameters
+        ----------
+        factors : sequence of ndarray of shape (n_k, n_components)
+            Of the model as it is now.
+        mode : int
+            The mode to update.
+
+        Returns
+        -------
+        ndarray of shape (n_mode, n_components)
+        """
+
+
+class DenseMarginals(Marginals):
+    """The sum as a dense tensor, where that is smaller than the fibres of all modes."""
+
+    def __init__(
+        self, tensor: SparseTensor, fibres: Sequence[Fibres], entries: NDArray[Any] | None
+    ) -> None:
+        super().__init__(tensor, fibres, entries)
+        self.total = np.zeros(tensor.shape, tensor.dtype)
+        if entries is not None:
+            self.total[tensor.coords] = entries
+        steps = [prod(tensor.shape[k + 1 :]) for k in range(tensor.ndim)]
+        self._strides = [steps[own.mode] for own in fibres]
+        self._firsts = [
+            sum(place * step for place, step in zip(own.places, steps, strict=True))
+            for own in fibres
+        ]
+
+    def take(self, number: int, block: int, marginals: NDArray[Any]) -> None:
+        """Add a block; the fibres of a mode do not share cells."""
+        start, stop = self.fibres[number].blocks[block]
+        firsts: Any = self._firsts[number]
+        add_fibres(marginals, firsts[start:stop], self._strides[number], self.total.reshape(-1))
+
+    def numerator(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
+        """Return the numerator of the update of a mode."""
+        first, *rest = (factor.astype(self.total.dtype) for factor in factors)
+        columns = khatri_rao(rest)
+        data = self.total.reshape(len(first), -1)
+        step = max(1, _BLOCK // max(1, data.shape[1]))
+        if mode == 0:
+            rows = np.empty(first.shape)
+
+            def fill(start: int, stop: int) -> None:
+                rows[start:stop] = _ratios(data, first, columns, start, stop) @ columns
+
+            run_blocks(fill, _cuts(0, len(first), step))
+            return rows
+
+        def part(start: int, stop: int) -> NDArray[np.float64]:
+            partial = np.zeros((first.shape[1], len(columns)))
+            for begin, end in _cuts(start, stop, step):
+                partial += first[begin:end].T @ _ratios(data, first, columns, begin, end)
+            return partial
+
+        partial = _sum_of_parts(part, len(first), step)
+        shape = (-1, *(len(factor) for factor in rest))
+        wide = [factor.astype(np.float64) for factor in rest]
+        total: NDArray[np.float64] = contract_columns(partial.reshape(shape), wide, mode - 1, mode)
+        return total.T
+
+
+class FibreMarginals(Marginals):
+    """The marginals fibre by fibre.
+
+    Parameters
+    ----------
+    tensor, fibres, entries
+        See :class:`Marginals`.
+    again : callable
+        ``again(number, block)`` computes the marginals of a block once more.
+    memory : float
+        How many bytes of marginals are kept; the other blocks are computed again.
+    """
+
+    def __init__(
+        self,
+        tensor: SparseTensor,
+        fibres: Sequence[Fibres],
+        entries: NDArray[Any] | None,
+        again: Callable[[int, int], NDArray[Any]],
+        memory: float,
+    ) -> None:
+        super().__init__(tensor, fibres, entries)
+        self._again = again
+        self._coords = np.asarray(tensor.coords)
+        self._kept: dict[tuple[int, int], NDArray[Any]] = {}
+        # Which blocks are kept follows from their order, not from which thread is first.
+        width = tensor.dtype.itemsize
+        self._to_keep: set[tuple[int, int]] = set()
+        for number, own in enumerate(fibres):
+            for block, (start, stop) in enumerate(own.blocks):
+                memory -= (stop - start) * own.length * width
+                if memory >= 0:
+                    self._to_keep.add((number, block))
+
+    def take(self, number: int, block: int, marginals: NDArray[Any]) -> None:
+        """Keep a block if there is room for it."""
+        if (number, block) in self._to_keep:
+            self._kept[number, block] = marginals
+
+    def numerator(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
+        """Return the numerator of the update of a mode."""
+        own = [factor.astype(self.tensor.dtype) for factor in factors]
+        total = np.zeros(factors[mode].shape)
+        for number, fibres in enumerate(self.fibres):
+            along = self._along if fibres.mode == mode else self._across
+            total += along(number, own, mode)
+        if self.entries is not None:
+            total += self._at_nonzeros(self.entries, own, mode)
+        return total
+
+    def _along(
+        self, number: int, factors: Sequence[NDArray[Any]], mode: int
+    ) -> NDArray[np.float64]:
+        """Sum the ratios of the mode's own fibres."""
+        fibres = self.fibres[number]
+
+        def part(first: int, last: int) -> NDArray[np.float64]:
+            partial = np.zeros(factors[mode].shape)
+            for block in range(first, last):
+                ratios, products = self._block(number, block, factors)
+                partial += ratios.T @ products
+            return partial
+
+        return _sum_of_parts(part, len(fibres.blocks), 1)
+
+    def _across(
+        self, number: int, factors: Sequence[NDArray[Any]], mode: int
+    ) -> NDArray[np.float64]:
+        """Sum the ratios of the fibres of another mode: each fibre goes to one row."""
+        fibres = self.fibres[number]
+        rows = np.empty((fibres.n_fibres, factors[0].shape[1]))
+
+        def fill(block: int) -> None:
+            start, stop = fibres.blocks[block]
+            ratios, _ = self._block(number, block, factors)
+            rows[start:stop] = ratios @ factors[fibres.mode]
+            rows[start:stop] *= fibres.products_without(factors, start, stop, mode)
+
+        run_blocks(fill, ((block,) for block in range(len(fibres.blocks))))
+        return _collect(rows, fibres.places[mode], len(factors[mode]))
+
+    def _block(
+        self, number: int, block: int, factors: Sequence[NDArray[Any]]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return marginals over model of a block of fibres, and its Khatri-Rao rows."""
+        fibres = self.fibres[number]
+        products = fibres.products(factors, *fibres.blocks[block])
+        model = products @ factors[fibres.mode].T
+        marginals = self._kept.get((number, block))
+        if marginals is None:
+            marginals = self._again(number, block)
+        divide_into(marginals, model)
+        return model, products
+
+    def _at_nonzeros(
+        self, entries: NDArray[Any], factors: Sequence[NDArray[Any]], mode: int
+    ) -> NDArray[np.float64]:
+        """Sum the ratios of the modes along which nothing moves."""
+
+        def part(start: int, stop: int) -> NDArray[np.float64]:
+            partial = np.zeros(factors[mode].shape)
+            own = tuple(factors)
+            add_ratios(entries, self._coords, own, (mode, start, stop), partial)
+            return partial
+
+        return _sum_of_parts(part, self.tensor.nnz, _NONZEROS)
+
+
+def updated(
+    marginals: Marginals, factors: Sequence[NDArray[Any]], mode: int
+) -> NDArray[np.float64]:
+    """Return the factor of a mode after one multiplicative update.
+
+    Parameters
+    ----------
+    marginals : Marginals
+        Of the transports.
+    factors : sequence of ndarray of shape (n_k, n_components)
+        The model.
+    mode : int
+        The mode to update.
+    """
+    masses = component_masses([factor for k, factor in enumerate(factors) if k != mode])
+    factor: NDArray[np.float64] = factors[mode] * marginals.numerator(factors, mode)
+    return factor * inverse(len(factors) * masses)
+
+
+def component_masses(factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+    """Return the sum of all entries of each component.
+
+    Parameters
+    ----------
+    factors : sequence of ndarray of shape (n_k, n_components)
+        Of some modes.
+    """
+    masses: NDArray[np.float64] = np.prod([factor.sum(axis=0) for factor in factors], axis=0)
+    return masses
+
+
+def inverse(masses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return one over each mass, and zero for a component that is zero: it has no say.
+
+    Parameters
+    ----------
+    masses : ndarray of shape (n_components,)
+        Not negative.
+    """
+    alive = masses > 0
+    return np.where(alive, 1.0 / np.where(alive, masses, 1.0), 0.0)
+
+
+def _ratios(
+    data: NDArray[Any], first: NDArray[Any], columns: NDArray[Any], start: int, stop: int
+) -> NDArray[Any]:
+    """Return data over model for some rows of an unfolding."""
+    model: NDArray[Any] = first[start:stop] @ columns.T
+    divide_into(data[start:stop], model)
+    return model
+
+
+def _sum_of_parts(
+    part: Callable[[int, int], NDArray[np.float64]], length: int, step: int
+) -> NDArray[np.float64]:
+    """Sum ``part(start, stop)`` over a range that is cut by its length alone."""
+    size = max(step, -(-length // _PARTS))
+    cuts = _cuts(0, length, size) or [(0, 0)]
+    results: list[Any] = [None] * len(cuts)
+
+    def fill(number: int, start: int, stop: int) -> None:
+        results[number] = part(start, stop)
+
+    run_blocks(fill, ((number, *cut) for number, cut in enumerate(cuts)))
+    total: NDArray[np.float64] = results[0]
+    for result in results[1:]:
+        total += result
+    return total
+
+
+def _cuts(start: int, stop: int, step: int) -> list[tuple[int, int]]:
+    return [(k, min(k + step, stop)) for k in range(start, stop, step)]
+
+
+def _collect(rows: NDArray[Any], targets: NDArray[Any], n_targets: int) -> NDArray[np.float64]:
+    """Add each row to the row of the result that it belongs to."""
+    n_rows = len(rows)
+    places = csr_array((np.ones(n_rows), targets, np.arange(n_rows + 1)), shape=(n_rows, n_targets))
+    collected: NDArray[np.float64] = places.T @ rows
+    return collected

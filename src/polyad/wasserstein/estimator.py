@@ -1,0 +1,347 @@
+"""WassersteinCP: the scikit-learn surface of SWIFT."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
+from polyad.cp.start import given_nonnegative_start
+from polyad.exceptions import InvalidInputError
+from polyad.threads import thread_limit
+from polyad.wasserstein.costs import SEPARATE, is_separate, read_cost, read_costs, rules_of
+from polyad.wasserstein.problem import (
+    Schedule,
+    TransportProblem,
+    memory_for_marginals,
+    read_nonnegative,
+)
+from polyad.wasserstein.solver import (
+    PublishedFactorization,
+    WassersteinFactorization,
+    random_start,
+    solve_rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy as np
+
+    from polyad.arrays import Array
+    from polyad.cp.problem import FitData
+    from polyad.fitting import FitResult, Iteration
+    from polyad.tensor.sparse import SparseTensor
+    from polyad.validation import Missing, TensorInput
+
+
+class WassersteinCP(CPFamily):
+    r"""CP decomposition of sparse nonnegative tensors under a Wasserstein loss (SWIFT).
+
+    Minimises, over nonnegative factors of :math:`\hat X = \sum_r w_r\, a_r \circ b_r \circ \dots`,
+
+    .. math:: \sum_n \sum_j \min_{T \ge 0} \langle C_n, T \rangle + \epsilon \sum T \log T
+        + \lambda\, \mathrm{KL}(T 1 \| \hat x^{(n)}_j) + \lambda\, \mathrm{KL}(T^T 1 \| x^{(n)}_j),
+
+    where :math:`x^{(n)}_j` are the fibres of the data along mode :math:`n`: what the model puts in
+    the wrong place costs as much as it costs to carry it to the right one. Two words of the same
+    meaning, or two codes of the same disease, are near, and a model that mistakes one for the
+    other is a good one.
+
+    Use it for counts, zeros and ones, or probabilities with few nonzeros, where entries of a mode
+    resemble each other: patient x diagnosis x drug, article x word x word.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        The rank: the number of components.
+    costs : None, str, callable, list or dict, default=None
+        The cost :math:`C_n` of moving mass from one entry of a mode to another. For each mode one
+        of
+
+        - ``"cosine"``: 1 minus the cosine of the slices of the data;
+        - ``"tfidf"``: the same after weighting by inverse document frequency;
+        - ``"one-identity"``: 1 between any two;
+        - ``"random"``: random numbers, to see what a cost is worth;
+        - ``"separate"``: nothing moves along this mode;
+        - a symmetric matrix with a zero diagonal; a labelled data frame is matched by label;
+        - a function of the sparse data and the mode that returns such a matrix.
+
+        One value for all modes, a list with one for each mode, or a dict from modes to values.
+        None, and modes that are not named, have ``"cosine"``, but the samples ``"separate"``: what
+        is learned of a sample then does not depend on which others are there. The paper has
+        ``"cosine"`` for them too.
+    epsilon : float, default=0.05
+        The weight of the entropy of the transports, in the unit of the costs (the paper's
+        :math:`1 / \rho`): mass moves freely over costs well below it.
+    marginal_penalty : float, default=1.0
+        The weight of the divergences (the paper's :math:`\lambda`): mass is not moved but made or
+        lost where moving it costs more than about this.
+    transport : {'exact', 'sinkhorn'}, default='exact'
+        Whether transports are solved to the end, or by the published number of steps, for
+        comparison.
+    sinkhorn_iter : int, default=25
+        The number of steps of ``transport='sinkhorn'``.
+    inner_iter : int, default=5
+        How many sweeps over the factors follow each transport. The paper has one.
+    memory_limit : float, default=4.0
+        How many gigabytes a fit may take beyond the data. Marginals that do not fit are computed
+        again when they are needed.
+    init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
+        Where to start: positive random numbers, or given factors, which must not be negative.
+    n_init : int, default=1
+        How often to fit; the fit with the lowest objective is kept.
+    max_iter : int, default=200
+        The largest number of iterations.
+    tol : float, default=1e-4
+        Stop when an iteration lowers the objective by less than this part of it. Zero always does
+        ``max_iter`` iterations.
+    fixed_modes : sequence of int, default=()
+        Modes whose factors are kept as given in ``init``.
+    time_budget : float, default=None
+        Stop after this many seconds, over all restarts.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the start and random costs.
+    n_jobs : int, default=None
+        The number of threads; None or -1 uses all. Results do not depend on it.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the factors of the fit before.
+    checkpoint : path or Checkpoint, default=None
+        Where the running fit is saved. If the file exists and belongs to the same data and
+        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
+    callbacks : sequence of callable, default=None
+        Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
+        True stops the fit.
+    verbose : int, default=0
+        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad``.
+
+    Attributes
+    ----------
+    weights_ : array of shape (n_components,)
+        The size of each component, decreasing.
+    factors_ : list of arrays of shape (n_k, n_components)
+        One factor per mode, not negative, with columns of length one.
+    components_ : array of shape (n_components, n_1, n_2, ...)
+        The pattern of each component over the modes other than the samples.
+    kruskal_ : KruskalTensor
+        Weights and factors as one object.
+    costs_ : list of (array of shape (n_k, n_k) or None)
+        The costs of the modes; None where nothing moves.
+    labels_ : list of (array or None)
+        The labels of each mode.
+    modes_ : tuple of str or None
+        The names of the modes.
+    objective_ : float
+        The loss at the end of the iterations. The rows of the samples are then solved for exactly,
+        which can only lower it.
+    history_ : History
+        The objective and the time at each iteration; ``unsolved``, the number of fibres whose
+        transport missed its tolerance, and ``dead``, that of components that are zero.
+    n_iter_ : int
+        The number of iterations.
+    status_ : Status
+        How the fit ended.
+    n_samples_seen_ : int
+        The number of samples of ``fit``.
+
+    Notes
+    -----
+    The objective never rises. An iteration costs ``O(n_k)`` for each nonzero and mode, and
+    ``O(n_components)`` for each cell of a fibre with a nonzero; the tensor is never made dense if
+    its nonzero fibres are fewer. The entropy makes the loss depend on the unit of the data:
+    where ``epsilon`` is not small against ``marginal_penalty``, scale the data to entries of
+    order one. Arrays of other namespaces, such as torch, are converted and give NumPy arrays.
+    ``fit(X).transform(X)`` equals ``fit_transform(X)`` unless mode 0 is fixed. With a cost between
+    the samples, the features of a sample depend on the others that are transformed with it.
+
+    References
+    ----------
+    A. Afshar, K. Yin, S. Yan, C. Qian, J. C. Ho, H. Park, J. Sun, "SWIFT: Scalable Wasserstein
+    Factorization for Sparse Nonnegative Tensors", AAAI 2021, doi:10.1609/aaai.v35i8.16811.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad import WassersteinCP
+    >>> X = np.random.default_rng(0).poisson(0.3, (20, 5, 4))
+    >>> model = WassersteinCP(2, random_state=0).fit(X)
+    >>> model.transform(X).shape
+    (20, 2)
+    """
+
+    costs_: list[Array | None]
+    # The name of the cost of the samples, if it has one.
+    _sample_rule: str | None
+    # Only stored entries that are zero are known to be zero, and so are all others.
+    missing: Missing = "zero"
+
+    _unsaved_parameters: ClassVar[tuple[str, ...]] = (*CPFamily._unsaved_parameters, "costs")
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **{name: rule for name, rule in COMMON_CONSTRAINTS.items() if name != "missing"},
+        "costs": [object],
+        "epsilon": [Interval(Real, 0, None, closed="neither")],
+        "marginal_penalty": [Interval(Real, 0, None, closed="neither")],
+        "transport": [StrOptions({"exact", "sinkhorn"})],
+        "sinkhorn_iter": [Interval(Integral, 1, None, closed="left")],
+        "inner_iter": [Interval(Integral, 1, None, closed="left")],
+        "memory_limit": [Interval(Real, 0, None, closed="neither")],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        costs: Any = None,
+        epsilon: float = 0.05,
+        marginal_penalty: float = 1.0,
+        transport: str = "exact",
+        sinkhorn_iter: int = 25,
+        inner_iter: int = 5,
+        memory_limit: float = 4.0,
+        init: Any = "random",
+        n_init: int = 1,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        fixed_modes: Iterable[int] = (),
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+        warm_start: bool = False,
+        checkpoint: Any = None,
+        callbacks: Sequence[Callable[[Iteration], object]] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.costs = costs
+        self.epsilon = epsilon
+        self.marginal_penalty = marginal_penalty
+        self.transport = transport
+        self.sinkhorn_iter = sinkhorn_iter
+        self.inner_iter = inner_iter
+        self.memory_limit = memory_limit
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.fixed_modes = fixed_modes
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the negative Wasserstein loss of samples, per sample.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Samples.
+        y : None
+            Ignored.
+        """
+        given = self._validate_new(X)
+        with thread_limit(self.n_jobs):
+            problem = self._new_problem(given)
+            rows = self._rows(problem)
+            factors = [problem.asarray(factor) for factor in (rows, *self.factors_[1:])]
+            found = problem.evaluate(factors, problem.cold_potentials())
+        return -found.objective / given.shape[0]
+
+    def _problem(self, given: TensorInput) -> TransportProblem:
+        tensor = read_nonnegative(given)
+        rules = rules_of(self.costs, given)
+        moving = [not is_separate(rule) for rule in rules]
+        memory = self._memory(tensor, given, moving)
+        costs = read_costs(rules, given, tensor, self._cost_seed())
+        problem = self._with_costs(tensor, costs, memory)
+        problem.sample_rule = rules[0] if isinstance(rules[0], str) else None
+        return problem
+
+    def _new_problem(self, given: TensorInput) -> TransportProblem:
+        """Make the problem of new samples: only their own cost is made from them."""
+        tensor = read_nonnegative(given)
+        costs = list(self.costs_)
+        memory = self._memory(tensor, given, [cost is not None for cost in costs])
+        if costs[0] is not None:
+            rule = self._sample_rule or rules_of(self.costs, given)[0]
+            self._check_sample_rule(rule, given)
+            costs[0] = read_cost(rule, given, tensor, 0, self._cost_seed())
+        return self._with_costs(tensor, costs, memory)
+
+    def _check_sample_rule(self, rule: Any, given: TensorInput) -> None:
+        """Refuse a matrix that was made for other samples, and a rule that was lost."""
+        if is_separate(rule):
+            message = (
+                "The cost of the samples was a matrix or a function, which a model file does not "
+                "keep. Set it again: model.set_params(costs=...)."
+            )
+            raise InvalidInputError(message)
+        fixed = not (isinstance(rule, str) or callable(rule))
+        if fixed and not hasattr(rule, "index") and given.shape[0] != len(self.factors_[0]):
+            message = (
+                f"The cost of the samples is a matrix for the {len(self.factors_[0])} samples of "
+                f"the fit, and X has {given.shape[0]}. Give costs for mode 0 as a name or a "
+                "function, which can be computed for new samples, as a data frame with their "
+                f"labels, or as {SEPARATE!r}."
+            )
+            raise InvalidInputError(message)
+
+    def _with_costs(self, tensor: SparseTensor, costs: Any, memory: float) -> TransportProblem:
+        n_steps = int(self.sinkhorn_iter) if self.transport == "sinkhorn" else None
+        schedule = Schedule(float(self.epsilon), float(self.marginal_penalty), n_steps)
+        return TransportProblem(tensor, costs, schedule, memory)
+
+    def _memory(self, tensor: SparseTensor, given: TensorInput, moving: list[bool]) -> float:
+        """Return how many bytes are left for marginals."""
+        modes = [mode for mode, moves in enumerate(moving) if moves]
+        titles = [given.mode_title(mode) for mode in range(len(given.shape))]
+        return memory_for_marginals(tensor, modes, titles, float(self.memory_limit) * 2**30)
+
+    def _cost_seed(self) -> int:
+        """Return the seed of random costs: the same for a fit and its new samples."""
+        seed = self.random_state
+        return int(seed) if isinstance(seed, Integral) else 0
+
+    def _rows(self, problem: TransportProblem) -> Array:
+        return solve_rows(problem, self.factors_[1:]).astype(problem.dtype)
+
+    def _solver(
+        self, problem: TransportProblem, fixed_modes: list[int]
+    ) -> WassersteinFactorization:
+        published = self.transport == "sinkhorn"
+        method = PublishedFactorization if published else WassersteinFactorization
+        return method(problem, inner_iter=int(self.inner_iter), fixed_modes=fixed_modes)
+
+    def _read_init(self, problem: FitData, init: Any) -> Any:
+        if isinstance(init, str) and init == "random":
+            return init
+        return given_nonnegative_start(problem, self.n_components, init)
+
+    def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
+        if not isinstance(init, str):
+            return list(init)
+        return random_start(problem, self.n_components, seed)
+
+    def _own_identity(self) -> dict[str, Any]:
+        return {
+            "epsilon": float(self.epsilon),
+            "marginal_penalty": float(self.marginal_penalty),
+            "transport": self.transport,
+            "sinkhorn_iter": int(self.sinkhorn_iter) if self.transport == "sinkhorn" else None,
+            "inner_iter": int(self.inner_iter),
+        }
+
+    def _store(self, solver: Any, result: FitResult[Any]) -> None:
+        super()._store(solver, result)
+        self.costs_ = solver.problem.costs
+        self._sample_rule = solver.problem.sample_rule
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        return tags

@@ -1,0 +1,394 @@
+r"""The data of a Wasserstein factorization: its fibres, its costs, and one evaluation of the model.
+
+Objective (eq. 7 of the SWIFT paper), with :math:`\epsilon = 1 / \rho` and :math:`\lambda` the
+penalty of the marginals:
+
+.. math:: F = \sum_n \sum_j \min_{T \ge 0} \langle C_n, T \rangle + \epsilon \sum T \log T
+    + \lambda\, \mathrm{KL}(T 1 \| \hat x_j) + \lambda\, \mathrm{KL}(T^T 1 \| x_j),
+
+over the columns :math:`j` of the unfolding of each mode :math:`n`. At the minimum over the
+transports it has the closed form
+
+.. math:: F = N \lambda \Big(\sum \hat X + \sum X\Big)
+    - (2 \lambda + \epsilon) \sum_n \sum \Delta_n,
+
+where :math:`\Delta_n` holds the row marginals :math:`T 1`. A column of zeros has no transport.
+Along a mode of separate entries nothing is transported from one to another: its transports are
+numbers, at the nonzeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import fsum, prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import coo_array
+
+from polyad.arrays import to_numpy
+from polyad.cp.problem import FitData
+from polyad.exceptions import InvalidInputError
+from polyad.fitting.checkpoint import digest
+from polyad.tensor.sparse import SparseTensor
+from polyad.threads import run_blocks
+from polyad.transport.fibres import FibreTransport
+from polyad.wasserstein.divergence import (
+    DenseMarginals,
+    FibreMarginals,
+    Marginals,
+    component_masses,
+)
+from polyad.wasserstein.fibres import find_nonzero_fibres
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from polyad.arrays import Array
+    from polyad.validation import TensorInput
+
+# A cost in float64, and its kernels in float64 and float32.
+_COST_BYTES = 8 + 2 * 8 + 4
+# A nonzero in the fibres of a mode, with its potential before and after.
+_NONZERO_BYTES = 8 + 8 + 3 * 8
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the transports are solved.
+
+    Attributes
+    ----------
+    epsilon : float
+        The weight of the entropy.
+    penalty : float
+        The weight of the divergences of the marginals.
+    n_steps : int or None
+        None for exact transports; otherwise the number of steps of Sinkhorn's iteration.
+    """
+
+    epsilon: float
+    penalty: float
+    n_steps: int | None = None
+
+    @property
+    def rate(self) -> float:
+        """What a unit of mass that is transported saves, at the minimum."""
+        return 2.0 * self.penalty + self.epsilon
+
+
+@dataclass(frozen=True)
+class BlockTransport:
+    """The transports of a block of fibres.
+
+    Attributes
+    ----------
+    marginals : ndarray of shape (n_fibres, size)
+        The row sums of the plans.
+    saving : float
+        By how much the plans are cheaper than to transport nothing.
+    unsolved : int
+        Fibres that missed the tolerance.
+    """
+
+    marginals: NDArray[Any]
+    saving: float
+    unsolved: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model costs, and what the transports to it tell.
+
+    Attributes
+    ----------
+    objective : float
+        The value of eq. 7.
+    potentials : list of ndarray of shape (nnz,)
+        The logarithms of the scalings at the nonzeros, for each mode with a transport: where the
+        next transports start.
+    marginals : Marginals
+        For the update of the factors.
+    unsolved : int
+        Fibres whose transport did not reach its tolerance.
+    """
+
+    objective: float
+    potentials: list[NDArray[np.float64]]
+    marginals: Marginals
+    unsolved: int
+
+
+def read_nonnegative(given: TensorInput) -> SparseTensor:
+    """Return the nonzeros of validated data.
+
+    Parameters
+    ----------
+    given : TensorInput
+        The data.
+
+    Raises
+    ------
+    InvalidInputError
+        If an entry is negative or missing; the first is named.
+    """
+    if given.is_sparse:
+        stored = SparseTensor(given.data)
+        values, coords = stored.values, stored.coords
+    else:
+        array = to_numpy(given.data)
+        coords = np.nonzero(array)
+        values = array[coords]
+    missing = np.flatnonzero(np.isnan(values))
+    if missing.size:
+        message = (
+            f"X has {missing.size} missing entries, first at {_place(coords, missing[0])}. A "
+            "Wasserstein loss needs whole fibres: fill them first, or fit PoissonCP or CP, which "
+            "leave them out."
+        )
+        raise InvalidInputError(message)
+    negative = np.flatnonzero(values < 0)
+    if negative.size:
+        message = (
+            f"Negative values in data: X has {negative.size} of them, first "
+            f"{values[negative[0]]:.6g} at {_place(coords, negative[0])}. A Wasserstein loss moves "
+            "mass, which is not negative: give counts, zeros and ones, or probabilities. CP takes "
+            "data of any sign."
+        )
+        raise InvalidInputError(message)
+    kept = values > 0
+    nonzeros: Any = tuple(row[kept] for row in coords)
+    return SparseTensor(coo_array((values[kept], nonzeros), shape=given.shape))
+
+
+def memory_for_marginals(
+    tensor: SparseTensor, moving: Sequence[int], titles: Sequence[str], limit: float
+) -> float:
+    """Return how many bytes are left for marginals after all that a fit cannot do without.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        The nonzeros.
+    moving : sequence of int
+        The modes along which mass moves.
+    titles : sequence of str
+        How a message should call each mode.
+    limit : float
+        How many bytes there are.
+
+    Raises
+    ------
+    InvalidInputError
+        If there are too few.
+    """
+    costs = {mode: _COST_BYTES * tensor.shape[mode] ** 2 for mode in moving}
+    needed = sum(costs.values()) + len(costs) * _NONZERO_BYTES * tensor.nnz
+    if needed > limit:
+        largest = max(costs, key=lambda mode: costs[mode])
+        message = (
+            f"The fit would take {needed / 2**30:.3g} GB and memory_limit is "
+            f"{limit / 2**30:.3g} GB. The cost of {titles[largest]}, with its "
+            f"{tensor.shape[largest]} entries, takes {costs[largest] / 2**30:.3g} GB of it: raise "
+            "the limit, keep fewer entries of that mode, or let nothing move along it with "
+            f"costs={{{largest}: 'separate'}}."
+        )
+        raise InvalidInputError(message)
+    return limit - needed
+
+
+def _place(coords: Sequence[NDArray[Any]], entry: int) -> tuple[int, ...]:
+    return tuple(int(row[entry]) for row in coords)
+
+
+class TransportProblem(FitData):
+    """Data and costs, as the solver sees them.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        Positive entries.
+    costs : sequence of (ndarray or None)
+        The cost of each mode; None for one of separate entries.
+    schedule : Schedule
+        How the transports are solved.
+    memory : float
+        How many bytes the marginals may take.
+    """
+
+    tensor: SparseTensor
+    #: The name of the cost of the samples, if it has one.
+    sample_rule: str | None = None
+
+    def __init__(
+        self,
+        tensor: SparseTensor,
+        costs: Sequence[NDArray[np.float64] | None],
+        schedule: Schedule,
+        memory: float,
+    ) -> None:
+        super().__init__(tensor)
+        self.costs = list(costs)
+        self.schedule = schedule
+        self.total = fsum(tensor.values)
+        moving = [mode for mode, cost in enumerate(costs) if cost is not None]
+        self.n_separate = len(self.shape) - len(moving)
+        self.fibres = [find_nonzero_fibres(tensor, mode) for mode in moving]
+        self.transports = [
+            FibreTransport(cost, epsilon=schedule.epsilon, marginal_penalty=schedule.penalty)
+            for cost in costs
+            if cost is not None
+        ]
+        in_fibres = sum(fibres.n_fibres * fibres.length for fibres in self.fibres)
+        n_cells, width = prod(self.shape), self.dtype.itemsize
+        self.is_dense = n_cells <= in_fibres and n_cells * width <= memory
+        self.memory = memory
+
+    def asarray(self, array: Array) -> NDArray[np.float64]:
+        """Bring an array to the form that the solver works with: float64, in C order."""
+        return np.require(to_numpy(array), np.float64, ("C", "W"))
+
+    def digest(self) -> str:
+        """Return a short name for the content of the data and the costs."""
+        costs = [np.zeros(0) if cost is None else cost for cost in self.costs]
+        return digest([np.asarray(self.shape), *self.tensor.coords, self.tensor.values, *costs])
+
+    def cold_potentials(self) -> list[NDArray[np.float64]]:
+        """Return potentials that say that nothing is known of the transports."""
+        return [np.full(self.tensor.nnz, np.nan) for _ in self.fibres]
+
+    @property
+    def couples_samples(self) -> bool:
+        """Whether mass moves between samples, which then depend on each other."""
+        return self.costs[0] is not None
+
+    def take(
+        self, samples: NDArray[np.bool_], potentials: Sequence[NDArray[np.float64]]
+    ) -> tuple[TransportProblem, list[NDArray[np.float64]]]:
+        """Return the problem of some of the samples, and their part of the potentials.
+
+        Parameters
+        ----------
+        samples : ndarray of bool of shape (n_samples,)
+            Which to take; nothing may move between samples.
+        potentials : sequence of ndarray of shape (nnz,)
+            Those of this problem.
+        """
+        coords = self.tensor.coords
+        kept = samples[coords[0]]
+        number = np.cumsum(samples) - 1
+        part: Any = (number[coords[0][kept]], *(row[kept] for row in coords[1:]))
+        shape = (int(np.count_nonzero(samples)), *self.shape[1:])
+        tensor = SparseTensor(coo_array((self.tensor.values[kept], part), shape=shape))
+        problem = TransportProblem(tensor, self.costs, self.schedule, self.memory)
+        # The samples stay in order, and with them the nonzeros of the fibres.
+        own = []
+        for fibres, potential in zip(self.fibres, potentials, strict=True):
+            sample = np.repeat(fibres.places[0], np.diff(fibres.offsets))
+            own.append(potential[samples[sample]])
+        return problem, own
+
+    def evaluate(
+        self, factors: Sequence[NDArray[np.float64]], potentials: Sequence[NDArray[np.float64]]
+    ) -> Evaluation:
+        """Solve all transports between the model and the data.
+
+        Parameters
+        ----------
+        factors : sequence of ndarray of shape (n_k, n_components)
+            The model.
+        potentials : sequence of ndarray of shape (nnz,)
+            Where the transports start; they are not changed.
+        """
+        own = [np.require(factor, self.dtype, "C") for factor in factors]
+        solved = [potential.copy() for potential in potentials]
+        entries = self._separate_marginals(own)
+        marginals = self._empty_marginals(own, solved, entries)
+        schedule = self.schedule
+        separate = 0.0 if entries is None else float(entries.sum(dtype=np.float64))
+        savings = [schedule.rate * separate]
+        unsolved = 0
+        for number, fibres in enumerate(self.fibres):
+            results: list[tuple[float, int]] = [(0.0, 0)] * len(fibres.blocks)
+
+            def work(number: int, block: int, results: list[tuple[float, int]]) -> None:
+                found = self._transport(number, block, own, solved)
+                results[block] = found.saving, found.unsolved
+                marginals.take(number, block, found.marginals)
+
+            run_blocks(work, ((number, block, results) for block in range(len(fibres.blocks))))
+            savings += [saving for saving, _ in results]
+            unsolved += sum(count for _, count in results)
+        mass = float(component_masses(factors).sum())
+        whole = len(self.shape) * schedule.penalty * (mass + self.total)
+        return Evaluation(whole - fsum(savings), solved, marginals, unsolved)
+
+    def _separate_marginals(self, factors: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
+        """Return the marginals of all modes along which nothing moves, at the nonzeros."""
+        if not self.n_separate:
+            return None
+        model = self.tensor.values_of(factors)
+        plan = self.n_separate * separate_marginals(self.tensor.values, model, self.schedule)
+        return plan.astype(self.dtype)
+
+    def _empty_marginals(
+        self,
+        factors: Sequence[NDArray[Any]],
+        potentials: Sequence[NDArray[np.float64]],
+        entries: NDArray[Any] | None,
+    ) -> Marginals:
+        if self.is_dense:
+            return DenseMarginals(self.tensor, self.fibres, entries)
+
+        def again(number: int, block: int) -> NDArray[Any]:
+            return self._transport(number, block, factors, potentials).marginals
+
+        return FibreMarginals(self.tensor, self.fibres, entries, again, self.memory)
+
+    def _transport(
+        self,
+        number: int,
+        block: int,
+        factors: Sequence[NDArray[Any]],
+        potentials: Sequence[NDArray[np.float64]],
+    ) -> BlockTransport:
+        """Solve the transports of a block of fibres; the potentials are moved to the solution."""
+        fibres, schedule = self.fibres[number], self.schedule
+        start, stop = fibres.blocks[block]
+        nonzeros = fibres.nonzeros[block]
+        own = potentials[number][fibres.offsets[start] : fibres.offsets[stop]]
+        model = fibres.products(factors, start, stop) @ factors[fibres.mode].T
+        transport = self.transports[number]
+        if schedule.n_steps is None:
+            found = transport.solve(nonzeros, model, log_v=own)
+            saving = schedule.rate * float(found.masses.sum())
+        else:
+            found = transport.sinkhorn(nonzeros, model, n_steps=schedule.n_steps)
+            both = model.sum(dtype=np.float64) + nonzeros.values.sum(dtype=np.float64)
+            saving = schedule.penalty * float(both) - float(found.values.sum())
+        own[:] = found.log_v
+        return BlockTransport(found.marginals, saving, found.n_unsolved)
+
+
+def separate_marginals(
+    x: NDArray[Any], model: NDArray[Any], schedule: Schedule
+) -> NDArray[np.float64]:
+    r"""Return the transports of single entries, :math:`T^{2 	au + 1} = (x \hat x)^	au / e`.
+
+    Parameters
+    ----------
+    x : ndarray of shape (nnz,)
+        Positive entries.
+    model : ndarray of shape (nnz,)
+        The model there.
+    schedule : Schedule
+        With :math:`\tau = \lambda / \epsilon`.
+    """
+    tau = schedule.penalty / schedule.epsilon
+    # The product may leave the range of the numbers; the sum of the logarithms does not.
+    with np.errstate(divide="ignore"):
+        logs = np.log(x, dtype=np.float64) + np.log(model, dtype=np.float64)
+    plan: NDArray[np.float64] = np.exp((tau * logs - 1.0) / (2.0 * tau + 1.0))
+    return plan

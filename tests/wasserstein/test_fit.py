@@ -1,0 +1,163 @@
+"""The method against its twin, and what must hold whatever the data."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import coo_array
+
+from polyad import WassersteinCP
+from polyad.exceptions import Status
+from polyad.wasserstein import problem as problems
+from tests.wasserstein import twin
+
+# Few iterations are enough for what is tested here, and they end without convergence.
+pytestmark = pytest.mark.filterwarnings("ignore:.*max_iter.*")
+
+
+@pytest.fixture(params=["dense", "kept", "again"])
+def path(request, monkeypatch):
+    """Marginals as a dense tensor, kept fibre by fibre, or computed again."""
+    original = problems.TransportProblem.__init__
+
+    def forced(self, *arguments):
+        original(self, *arguments)
+        self.is_dense = request.param == "dense"
+        self.memory = 0.0 if request.param == "again" else self.memory
+
+    monkeypatch.setattr(problems.TransportProblem, "__init__", forced)
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("shape", "separate"),
+    [((9, 5, 4), ()), ((9, 5, 4), (0,)), ((9, 5, 4), (0, 1)), ((10, 6), ()), ((4, 3, 3, 2), (1,))],
+)
+def test_iterates_equal_the_twin(path, shape, separate):
+    X, costs = twin.small_data(shape)
+    costs = [None if mode in separate else cost for mode, cost in enumerate(costs)]
+    names = ["separate" if cost is None else cost for cost in costs]
+    factors = twin.start_for(X)
+    objectives = [twin.objective(X, factors, costs, 0.05, 1.0)]
+    for _ in range(2):
+        factors = twin.iteration(X, factors, costs, (0.05, 1.0), inner_iter=2)
+        objectives.append(twin.objective(X, factors, costs, 0.05, 1.0))
+    model = WassersteinCP(
+        3, costs=names, init=twin.start_for(X), inner_iter=2, max_iter=2, tol=0.0
+    ).fit(coo_array(X))
+    np.testing.assert_allclose(model.history_.objective, objectives, rtol=1e-9)
+    for ours, theirs in zip(model.factors_[1:], factors[1:], strict=True):
+        lengths = np.linalg.norm(theirs, axis=0)
+        columns = theirs / lengths
+        order = [int(np.argmax(column @ columns)) for column in ours.T]
+        np.testing.assert_allclose(ours, columns[:, order], rtol=1e-6, atol=1e-9)
+
+
+def test_dense_and_sparse_data_are_the_same():
+    X, _ = twin.small_data()
+    dense = WassersteinCP(2, random_state=0, max_iter=5, tol=0.0).fit(X)
+    sparse = WassersteinCP(2, random_state=0, max_iter=5, tol=0.0).fit(coo_array(X))
+    assert dense.history_.objective == sparse.history_.objective
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10_000),
+    rank=st.integers(1, 4),
+    weights=st.tuples(
+        st.sampled_from([1e-4, 1e-3, 0.02, 0.1, 1.0]), st.sampled_from([0.1, 1.0, 10.0])
+    ),
+    costs=st.sampled_from([None, "cosine", "one-identity", "random", "tfidf"]),
+    scale=st.sampled_from([1e-12, 1.0, 1e12]),
+)
+def test_the_objective_never_rises(seed, rank, weights, costs, scale):
+    epsilon, penalty = weights
+    X, _ = twin.small_data((6, 5, 4), seed)
+    model = WassersteinCP(
+        rank,
+        costs=costs,
+        epsilon=epsilon,
+        marginal_penalty=penalty,
+        random_state=seed,
+        max_iter=8,
+        tol=0.0,
+    ).fit(scale * X)
+    objective = np.array(model.history_.objective)
+    assert np.isfinite(objective).all()
+    rounding = 1e-9 * 3 * penalty * X.sum() * scale
+    assert (np.diff(objective) <= rounding).all()
+    assert all(np.isfinite(factor).all() for factor in model.factors_)
+    assert all((factor >= 0).all() for factor in model.factors_)
+
+
+def test_float32_is_kept_and_close():
+    X, _ = twin.small_data()
+    single = WassersteinCP(2, random_state=0, max_iter=10, tol=0.0).fit(X.astype(np.float32))
+    double = WassersteinCP(2, random_state=0, max_iter=10, tol=0.0).fit(X)
+    assert single.factors_[0].dtype == single.transform(X.astype(np.float32)).dtype == np.float32
+    np.testing.assert_allclose(single.objective_, double.objective_, rtol=1e-5)
+
+
+def test_permuted_slices_with_their_costs_permute_the_rows():
+    X, costs = twin.small_data()
+    order = np.random.default_rng(0).permutation(X.shape[1])
+    start = twin.start_for(X)
+    permuted = [start[0], start[1][order], start[2]]
+    one = WassersteinCP(3, costs={1: costs[1]}, init=start, max_iter=4, tol=0.0).fit(X)
+    changed = {1: costs[1][np.ix_(order, order)]}
+    two = WassersteinCP(3, costs=changed, init=permuted, max_iter=4, tol=0.0).fit(X[:, order])
+    np.testing.assert_allclose(one.factors_[1][order], two.factors_[1], rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(one.factors_[2], two.factors_[2], rtol=1e-7, atol=1e-12)
+
+
+def test_the_published_schedule_is_close_where_it_has_converged():
+    """With lambda rho = 1, 25 of Sinkhorn's steps are exact."""
+    X, _ = twin.small_data()
+    common = {"epsilon": 0.1, "marginal_penalty": 0.1, "random_state": 0, "max_iter": 5, "tol": 0.0}
+    exact = WassersteinCP(2, **common).fit(X)
+    published = WassersteinCP(2, transport="sinkhorn", **common).fit(X)
+    np.testing.assert_allclose(exact.history_.objective, published.history_.objective, rtol=1e-7)
+
+
+def test_the_published_schedule_ends_above_the_exact_one():
+    X, _ = twin.small_data()
+    common = {"epsilon": 0.01, "random_state": 0, "max_iter": 30, "tol": 0.0}
+    exact = WassersteinCP(2, **common).fit(X)
+    published = WassersteinCP(2, transport="sinkhorn", **common).fit(X)
+    again = WassersteinCP(2, **{**common, "max_iter": 1}, init=published.kruskal_).fit(X)
+    assert again.history_.objective[0] > 1.001 * exact.objective_
+
+
+def test_threads_do_not_change_a_bit():
+    X, _ = twin.small_data((30, 20, 15))
+    one = WassersteinCP(3, random_state=0, max_iter=4, tol=0.0, n_jobs=1).fit(X)
+    two = WassersteinCP(3, random_state=0, max_iter=4, tol=0.0, n_jobs=2).fit(X)
+    for left, right in zip(one.factors_, two.factors_, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_sharp_kernel_and_no_overlap_stay_finite():
+    X = np.zeros((4, 3, 3))
+    X[0, 0, 0] = X[1, 1, 1] = X[2, 2, 2] = 5.0
+    for rho in (1e3, 1e4):
+        model = WassersteinCP(2, epsilon=1 / rho, costs="one-identity", random_state=0, max_iter=20)
+        assert np.isfinite(model.fit(X).objective_)
+
+
+def test_planted_factors_are_found():
+    """Block structure with a cost that tells the blocks apart."""
+    generator = np.random.default_rng(0)
+    members = [np.repeat(np.eye(3), count, axis=0) for count in (10, 4, 3)]
+    factors = [member * generator.uniform(0.5, 1.5, member.shape) for member in members]
+    X = twin.model_of(factors) * 10
+    model = WassersteinCP(3, epsilon=0.01, marginal_penalty=10.0, random_state=0, n_init=3).fit(X)
+    from polyad import factor_match_score
+
+    assert factor_match_score(model.kruskal_, (np.ones(3), factors)) > 0.98
+
+
+def test_the_history_tells_of_transports_and_components():
+    X, _ = twin.small_data()
+    model = WassersteinCP(2, random_state=0, max_iter=300, tol=1e-6).fit(X)
+    assert model.status_ is Status.CONVERGED
+    assert all(record["unsolved"] == 0 and record["dead"] == 0 for record in model.history_)

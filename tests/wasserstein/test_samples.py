@@ -1,0 +1,134 @@
+"""New samples: projection, score, and what they may depend on."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+
+import polyad
+from polyad import LabelledTensor, WassersteinCP
+from polyad.exceptions import InvalidInputError
+from tests.wasserstein import twin
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*max_iter.*")
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, _ = twin.small_data((20, 6, 5))
+    return X, WassersteinCP(3, random_state=0, max_iter=30).fit(X)
+
+
+@pytest.mark.parametrize("costs", [None, "cosine", "one-identity"])
+def test_transform_is_fit_transform(costs):
+    X, _ = twin.small_data()
+    model = WassersteinCP(2, costs=costs, random_state=0, max_iter=10)
+    features = model.fit_transform(X)
+    np.testing.assert_allclose(model.transform(X), features, rtol=1e-9, atol=1e-12)
+    # And these are the rows that the fit ended with, at their minimum.
+    np.testing.assert_allclose(model.factors_[0] * model.weights_, features, rtol=1e-9)
+
+
+def test_separate_samples_do_not_depend_on_each_other(fitted):
+    X, model = fitted
+    together = model.transform(X)
+    alone = np.concatenate([model.transform(sample[None]) for sample in X])
+    np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-12)
+
+
+def test_coupled_samples_do():
+    X, _ = twin.small_data((20, 6, 5))
+    model = WassersteinCP(3, costs="cosine", random_state=0, max_iter=30).fit(X)
+    assert np.abs(model.transform(X)[:5] - model.transform(X[:5])).max() > 1e-3
+
+
+def test_a_row_is_at_the_minimum_of_eq_20(fitted):
+    X, model = fitted
+    sample = X[:1]
+
+    def loss(row):
+        factors = [np.maximum(row, 0.0)[None], *model.factors_[1:]]
+        return twin.objective(sample, factors, model.costs_, 0.05, 1.0)
+
+    row = model.transform(sample)[0]
+    best = minimize(loss, row, method="L-BFGS-B", bounds=[(0.0, None)] * 3)
+    assert loss(row) <= best.fun * (1 + 1e-3)
+
+
+def test_an_empty_sample_has_no_features(fitted):
+    _, model = fitted
+    assert (model.transform(np.zeros((2, 6, 5))) == 0).all()
+
+
+def test_the_score_is_the_negative_loss_per_sample(fitted):
+    X, model = fitted
+    rows = model.transform(X)
+    loss = twin.objective(X, [rows, *model.factors_[1:]], model.costs_, 0.05, 1.0)
+    assert model.score(X) == pytest.approx(-loss / len(X), rel=1e-9)
+
+
+def test_a_matrix_for_other_samples_is_refused():
+    X, costs = twin.small_data()
+    model = WassersteinCP(2, costs={0: costs[0]}, random_state=0, max_iter=3).fit(X)
+    model.transform(X)
+    with pytest.raises(InvalidInputError, match="matrix for the 12 samples of the fit"):
+        model.transform(X[:4])
+
+
+def test_labels_go_through():
+    X, _ = twin.small_data((5, 4, 3))
+    patients = [f"p{k}" for k in range(5)]
+    tensor = LabelledTensor(
+        X, modes=["patient", "code", "drug"], labels=[patients, list("abcd"), list("xyz")]
+    )
+    model = WassersteinCP(2, costs={"code": "one-identity"}, random_state=0, max_iter=5)
+    model.set_output(transform="pandas")
+    assert list(model.fit_transform(tensor).index) == patients
+    assert list(model.factor_table("drug").index) == list("xyz")
+    np.testing.assert_array_equal(model.costs_[1], 1 - np.eye(4))
+
+
+def test_a_saved_model_transforms_as_before(tmp_path, fitted):
+    X, model = fitted
+    model.save(tmp_path / "model.polyad")
+    same = polyad.load(tmp_path / "model.polyad")
+    np.testing.assert_array_equal(same.transform(X), model.transform(X))
+
+
+def test_a_saved_model_keeps_the_name_of_the_cost_of_samples(tmp_path):
+    X, costs = twin.small_data()
+    for given in ("cosine", [costs[0], "cosine", "cosine"]):
+        model = WassersteinCP(2, costs=given, random_state=0, max_iter=3).fit(X)
+        model.save(tmp_path / "model.polyad")
+        same = polyad.load(tmp_path / "model.polyad")
+        if isinstance(given, str):
+            np.testing.assert_array_equal(same.transform(X), model.transform(X))
+        else:
+            with pytest.raises(InvalidInputError, match="a model file does not keep"):
+                same.transform(X)
+
+
+def test_a_pipeline_with_grid_search():
+    X, _ = twin.small_data((24, 6, 5))
+    y = (X.sum(axis=(1, 2)) > np.median(X.sum(axis=(1, 2)))).astype(int)
+    pipeline = make_pipeline(WassersteinCP(2, random_state=0, max_iter=5), LogisticRegression())
+    grid = {"wassersteincp__epsilon": [0.05, 0.5]}
+    assert GridSearchCV(pipeline, grid, cv=2).fit(X, y).best_score_ > 0.5
+
+
+def test_resume_gives_the_same_bits(tmp_path):
+    X, _ = twin.small_data()
+    whole = WassersteinCP(2, random_state=0, max_iter=12, tol=0.0).fit(X)
+    path = tmp_path / "state"
+
+    def stop(news):
+        return news.number == 5
+
+    common = {"random_state": 0, "max_iter": 12, "tol": 0.0, "checkpoint": path}
+    WassersteinCP(2, callbacks=stop, **common).fit(X)
+    resumed = WassersteinCP(2, **common).fit(X)
+    assert whole.history_.objective == resumed.history_.objective
+    for left, right in zip(whole.factors_, resumed.factors_, strict=True):
+        np.testing.assert_array_equal(left, right)

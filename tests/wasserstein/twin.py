@@ -1,0 +1,104 @@
+"""The method in plain NumPy, dense and slow: the oracle of the tests."""
+
+import numpy as np
+from scipy.special import logsumexp
+
+from polyad.tensor import fold, khatri_rao, unfold
+from polyad.transport import cosine_cost
+
+
+def column_marginals(cost, epsilon, penalty, x, xhat):
+    """Return the row sums of the optimal plan between a model column and a data column."""
+    out = np.zeros_like(xhat)
+    support, alive = x > 0, xhat > 0
+    if not support.any() or not alive.any():
+        return out
+    tau = penalty / epsilon
+    phi = tau / (tau + 1)
+    log_kernel = -cost[np.ix_(alive, support)] / epsilon - 1
+    log_x, log_xhat = np.log(x[support]), np.log(xhat[alive])
+
+    def residual(a):
+        log_kv = logsumexp(log_kernel + a, axis=1)
+        log_u = phi * (log_xhat - log_kv)
+        log_ku = logsumexp(log_kernel + log_u[:, None], axis=0)
+        return a - phi * (log_x - log_ku), log_kv, log_u, log_ku
+
+    a = np.zeros(support.sum())
+    found = residual(a)
+    for _ in range(500):
+        g, log_kv, log_u, log_ku = found
+        if np.abs(g).max() < 1e-12:
+            break
+        rows = np.exp(log_kernel + a - log_kv[:, None])
+        columns = np.exp(log_kernel + log_u[:, None] - log_ku)
+        step = -np.linalg.solve(np.eye(len(a)) - phi**2 * columns.T @ rows, g)
+        size = 1.0
+        while True:
+            found = residual(a + size * step)
+            if np.abs(found[0]).max() < np.abs(g).max() or size < 1e-6:
+                break
+            size /= 2
+        a = a + size * step
+    out[alive] = np.exp(found[2] + found[1])
+    return out
+
+
+def marginals(X, model, costs, epsilon, penalty):
+    """Return the row marginals of each mode, as tensors."""
+    found = []
+    for mode, cost in enumerate(costs):
+        if cost is None:
+            tau = penalty / epsilon
+            both = np.where((X > 0) & (model > 0), X * model, 1.0)
+            plan = np.exp((tau * np.log(both) - 1) / (1 + 2 * tau))
+            found.append(np.where((X > 0) & (model > 0), plan, 0.0))
+            continue
+        data, columns = unfold(X, mode), unfold(model, mode)
+        result = [
+            column_marginals(cost, epsilon, penalty, x, xhat)
+            for x, xhat in zip(data.T, columns.T, strict=True)
+        ]
+        found.append(fold(np.array(result).T, mode, X.shape))
+    return found
+
+
+def model_of(factors):
+    return fold(factors[0] @ khatri_rao(factors[1:]).T, 0, [len(f) for f in factors])
+
+
+def objective(X, factors, costs, epsilon, penalty):
+    """Return eq. 7 at the optimal transports, in its closed form."""
+    model = model_of(factors)
+    moved = sum(part.sum() for part in marginals(X, model, costs, epsilon, penalty))
+    both = model.sum() + X.sum()
+    return X.ndim * penalty * both - (2 * penalty + epsilon) * moved
+
+
+def iteration(X, factors, costs, weights, inner_iter):
+    """Return the factors after the transports and some sweeps of multiplicative updates."""
+    total = sum(marginals(X, model_of(factors), costs, *weights))
+    factors = list(factors)
+    for _ in range(inner_iter):
+        for mode in (*range(1, X.ndim), 0):
+            others = [f for k, f in enumerate(factors) if k != mode]
+            model = model_of(factors)
+            ratio = unfold(np.divide(total, model, out=np.zeros_like(model), where=model > 0), mode)
+            below = X.ndim * np.prod([f.sum(axis=0) for f in others], axis=0)
+            factors[mode] = factors[mode] * (ratio @ khatri_rao(others)) / below
+    return factors
+
+
+def small_data(shape=(12, 6, 5), seed=0, density=0.3):
+    """Return counts with empty slices and fibres, and their cosine costs."""
+    generator = np.random.default_rng(seed)
+    factors = [generator.gamma(0.4, 1.0, (size, 3)) for size in shape]
+    model = model_of(factors)
+    X = generator.poisson(model * density * model.size / model.sum()).astype(float)
+    X[2] = 0.0
+    return X, [cosine_cost(X, mode) for mode in range(X.ndim)]
+
+
+def start_for(X, rank=3, seed=1):
+    generator = np.random.default_rng(seed)
+    return [generator.uniform(0.2, 1.0, (size, rank)) for size in X.shape]
