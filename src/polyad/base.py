@@ -143,6 +143,37 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
         _check_feature_names(self, X if len(given.shape) == 2 else None, reset=reset)
 
+    # The loss of single entries, for the choice of the rank. Methods whose loss is not the squared
+    # error override both.
+
+    def _entry_loss(self, values: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        """Return the loss of each of some entries for what the fitted model says of them.
+
+        Parameters
+        ----------
+        values : array of float64 of shape (n,)
+            Entries of the data.
+        expected : array of float64 of shape (n,)
+            The entries of ``kruskal_`` at the same places.
+        """
+        squares: np.ndarray = (values - expected) ** 2
+        return squares
+
+    def _entry_fill(self, expected: np.ndarray) -> np.ndarray:
+        """Return the data whose loss is lowest at given entries of the model.
+
+        An entry that is to be left out of a fit without being missing is filled with it, again
+        after each fit. That is the mean of the data where the loss is a likelihood of the
+        exponential family, whatever its link: then this is expectation maximization. It depends
+        on the parameters alone.
+
+        Parameters
+        ----------
+        expected : array of float64 of shape (n,)
+            Entries of ``kruskal_``.
+        """
+        return expected
+
     def _report_ending(self) -> None:
         """Warn once, with the advice of the status, if the fit did not end as it should."""
         if not self.status_.is_success:
