@@ -201,3 +201,23 @@ def test_progress_bar_and_log(capsys, caplog):
     captured = capsys.readouterr()
     assert captured.err == ""
     assert captured.out == ""
+
+
+def test_the_time_budget_counts_the_start():
+    def slow_start(_number, _seed):
+        time.sleep(0.05)
+        return Point(np.ones(2))
+
+    result = fit_best(Halving(), slow_start, [0, 1], FitOptions(time_budget=0.04, tol=0.0))
+    assert result.status is Status.TIME_BUDGET
+    assert result.history.n_iter == 0
+
+
+def test_a_restart_that_breaks_down_at_its_start_costs_nothing_else():
+    def sometimes(number, _seed):
+        return Point(np.full(2, np.nan) if number == 1 else np.ones(2))
+
+    result = fit_best(Halving(), sometimes, [0, 1, 2], FitOptions(max_iter=3, tol=0.0))
+    assert result.status is Status.MAX_ITER
+    with pytest.raises(FitError, match="at the start"):
+        fit_best(Halving(), lambda _number, seed: sometimes(1, seed), [0, 1], FitOptions())
