@@ -15,7 +15,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.arrays import Array, to_numpy
-from polyad.exceptions import DataWarning, InvalidInputError, ModelFileError, Status, warn_user
+from polyad.exceptions import (
+    DataWarning,
+    InvalidInputError,
+    InvalidTypeError,
+    ModelFileError,
+    Status,
+    warn_user,
+)
 from polyad.fitting.archive import write_archive
 from polyad.fitting.history import History
 from polyad.tensor.kruskal import KruskalTensor
@@ -255,11 +262,14 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         table = self.factor_table(mode)
         n_components = table.shape[1]
-        if not isinstance(component, Integral) or not 0 <= component < n_components:
-            message = f"component={component} does not exist; there are 0..{n_components - 1}."
+        if not _is_whole(component) or not 0 <= component < n_components:
+            message = f"component={component!r} does not exist; there are 0..{n_components - 1}."
+            raise InvalidInputError(message)
+        if not _is_whole(k) or k < 0:
+            message = f"k={k!r} is not a number of labels; give a whole number of zero or more."
             raise InvalidInputError(message)
         column = table.iloc[:, component]
-        order = np.argsort(-np.abs(column.to_numpy()), kind="stable")[: max(0, k)]
+        order = np.argsort(-np.abs(column.to_numpy()), kind="stable")[:k]
         return column.iloc[order]
 
     def _mode_number(self, mode: int | str) -> int:
@@ -271,8 +281,8 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             names = "none" if self.modes_ is None else ", ".join(map(repr, self.modes_))
             message = f"mode={mode!r} is not a name of a mode; the names are: {names}."
             raise InvalidInputError(message)
-        if not isinstance(mode, Integral) or not -n_modes <= mode < n_modes:
-            message = f"mode={mode} does not exist; there are 0..{n_modes - 1}."
+        if not _is_whole(mode) or not -n_modes <= mode < n_modes:
+            message = f"mode={mode!r} does not exist; there are 0..{n_modes - 1}."
             raise InvalidInputError(message)
         return mode % n_modes
 
@@ -301,6 +311,13 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         path : path-like
             The file to create or replace; it is replaced only once the new one is complete.
         """
+        if type(self).__module__.partition(".")[0] != "polyad":
+            message = (
+                f"{type(self).__name__} is not an estimator of polyad but of "
+                f"{type(self).__module__}, and polyad.load makes no others: the file could not be "
+                "read. Keep it with joblib.dump(model, path)."
+            )
+            raise InvalidTypeError(message)
         parameters = {
             name: _portable(value)
             for name, value in self.get_params(deep=False).items()
@@ -396,6 +413,10 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tags.input_tags.allow_nan = self._accepts_nan
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _is_floating(array: Any) -> bool:

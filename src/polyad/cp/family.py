@@ -24,7 +24,7 @@ from polyad.cp.start import given_start, make_start
 from polyad.exceptions import InvalidInputError, NumericalError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.checkpoint import digest
-from polyad.fitting.driver import FitError
+from polyad.fitting.driver import FitError, read_callbacks
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.tensor.products import kruskal_to_dense
@@ -191,6 +191,8 @@ class CPFamily(TensorEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def _fit(self, X: Any, mask: Any) -> None:
+        read_callbacks(self.callbacks)
+        Checkpoint.of(self.checkpoint)
         earlier = self.kruskal_ if self.warm_start and hasattr(self, "factors_") else None
         given = self._validate_fit(X, mask=mask)
         check_rank(self.n_components, given.shape)
@@ -200,6 +202,12 @@ class CPFamily(TensorEstimator):
             message = (
                 f"warm_start=True goes on from a model of shape {earlier.shape}, but X has the "
                 f"shape {given.shape}. Use {further}warm_start=False."
+            )
+            raise InvalidInputError(message)
+        if earlier is not None and earlier.n_components != self.n_components:
+            message = (
+                f"warm_start=True goes on from a model of {earlier.n_components} components, but "
+                f"n_components={self.n_components}. Use warm_start=False."
             )
             raise InvalidInputError(message)
         with thread_limit(self.n_jobs):
@@ -239,12 +247,11 @@ class CPFamily(TensorEstimator):
         n_starts = self.n_init if isinstance(init, str) else 1
         generator = check_random_state(self.random_state)
         seeds = [int(seed) for seed in generator.randint(2**31 - 1, size=n_starts)]
-        callbacks = self.callbacks or ()
         options = FitOptions(
             max_iter=self.max_iter,
             tol=self.tol,
             time_budget=self.time_budget,
-            callbacks=(callbacks,) if callable(callbacks) else tuple(callbacks),
+            callbacks=read_callbacks(self.callbacks),
             verbose=int(self.verbose),
         )
         checkpoint = Checkpoint.of(self.checkpoint)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from polyad.exceptions import NumericalError, Status
+from polyad.exceptions import InvalidTypeError, NumericalError, Status
 from polyad.fitting.history import History
 from polyad.fitting.progress import Progress
 
@@ -147,6 +147,19 @@ class FitError(NumericalError):
     def __init__(self, message: str, result: FitResult[Any]) -> None:
         super().__init__(message)
         self.result = result
+
+
+def read_callbacks(callbacks: Any) -> tuple[Callable[[Iteration], object], ...]:
+    """Return the callbacks that a user gave: one, several or None."""
+    each = () if callbacks is None else (callbacks,) if callable(callbacks) else tuple(callbacks)
+    for callback in each:
+        if not callable(callback):
+            message = (
+                f"callbacks has {callback!r}, a {type(callback).__name__}; give functions of one "
+                "argument, a polyad.fitting.Iteration."
+            )
+            raise InvalidTypeError(message)
+    return each
 
 
 def begin(solver: Solver[S], state: S) -> FitResult[S]:
