@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _COMFORTABLE = {"float32": 16, "float64": 200}
 # A model whose terms are larger than the data by this factor is a difference of large numbers.
 _CANCELLING = 100.0
+# Numbers of the normal matrices that are formed at a time (32 MiB): a long mode has many rows.
+_NORMALS_AT_A_TIME = 1 << 22
 # Columns of pairwise products that are contracted at a time: bounds the memory of a masked sweep.
 _PAIRS_AT_A_TIME = 64
 
@@ -250,17 +252,39 @@ class ObservedDense(ObservedProblem):
         return digest([self.tensor.array, self.mask.array])
 
     def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
-        """Solve one small system per row; a row without observations is zero."""
+        """Solve one small system per row, a block of rows at a time."""
         xp = array_namespace(factors[mode])
-        rank = int(factors[mode].shape[1])
+        n, rank = (int(size) for size in factors[mode].shape)
         rhs = self.tensor.mttkrp(factors, mode)
-        normal = self._normal_matrices(factors, mode)
-        trace = xp.sum(xp.linalg.diagonal(normal), axis=-1)
+        step = max(1, _NORMALS_AT_A_TIME // rank**2)
+        if n <= step:
+            normal = _normal_matrices(self.mask, factors, mode)
+            average = xp.mean(_traces(normal))
+            return self._solve(rule, mode, (normal, rhs, factors[mode]), average)
+        # The average over all rows comes before the first block, by the diagonals alone.
+        squares = self.mask.mttkrp([factor * factor for factor in factors], mode)
+        average = xp.mean(xp.sum(double(squares), axis=1))
+        solved = []
+        for first in range(0, n, step):
+            rows = slice(first, first + step)
+            mask = DenseTensor(self.mask.array[(*(slice(None),) * mode, rows)])
+            own = [f[rows, :] if k == mode else f for k, f in enumerate(factors)]
+            normal = _normal_matrices(mask, own, mode)
+            solved.append(self._solve(rule, mode, (normal, rhs[rows, :], own[mode]), average))
+        return xp.concat(solved, axis=0)
+
+    def _solve(
+        self, rule: UpdateRule, mode: int, system: tuple[Array, Array, Array], average: Array
+    ) -> Array:
+        """Apply a rule to normal matrices, right-hand sides and rows; unobserved rows are zero."""
+        normal, rhs, current = system
+        xp = array_namespace(rhs)
+        trace = _traces(normal)
         seen = trace > 0
-        shift = epsilon_of(self.dtype) * xp.maximum(trace, xp.mean(trace))
+        shift = epsilon_of(self.dtype) * xp.maximum(trace, average)
         shift = xp.where(seen, shift, xp.ones_like(shift))
-        normal = normal + shift[:, None, None] * xp.eye(rank, dtype=normal.dtype)
-        solved = rule.solve_rows(normal, rhs, factors[mode], mode)
+        normal = normal + shift[:, None, None] * xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
+        solved = rule.solve_rows(normal, rhs, current, mode)
         return xp.where(seen[:, None], solved, xp.zeros_like(solved))
 
     def residual(self, factors: Sequence[Array]) -> float:
@@ -270,24 +294,30 @@ class ObservedDense(ObservedProblem):
         difference = self.mask.array * (self.tensor.array - kruskal_to_dense(ones, factors))
         return DenseTensor(difference).norm_squared()
 
-    def _normal_matrices(self, factors: Sequence[Array], mode: int) -> Array:
-        """Return an array of shape (size of the mode, R, R)."""
-        xp = array_namespace(factors[mode])
-        rank = int(factors[mode].shape[1])
-        rows, columns = np.tril_indices(rank)
-        blocks = []
-        for first in range(0, len(rows), _PAIRS_AT_A_TIME):
-            chosen = slice(first, first + _PAIRS_AT_A_TIME)
-            left, right = xp.asarray(rows[chosen]), xp.asarray(columns[chosen])
-            pairs = [
-                xp.take(factor, left, axis=1) * xp.take(factor, right, axis=1) for factor in factors
-            ]
-            blocks.append(double(self.mask.mttkrp(pairs, mode)))
-        lower = xp.concat(blocks, axis=1)
-        position = np.zeros((rank, rank), dtype=np.int64)
-        position[rows, columns] = position[columns, rows] = np.arange(len(rows))
-        full = xp.take(lower, xp.asarray(position.ravel()), axis=1)
-        return xp.reshape(full, (-1, rank, rank))
+
+def _normal_matrices(mask: DenseTensor, factors: Sequence[Array], mode: int) -> Array:
+    """Return an array of shape (rows of the mask in the mode, R, R)."""
+    xp = array_namespace(factors[mode])
+    rank = int(factors[mode].shape[1])
+    rows, columns = np.tril_indices(rank)
+    blocks = []
+    for first in range(0, len(rows), _PAIRS_AT_A_TIME):
+        chosen = slice(first, first + _PAIRS_AT_A_TIME)
+        left, right = xp.asarray(rows[chosen]), xp.asarray(columns[chosen])
+        pairs = [
+            xp.take(factor, left, axis=1) * xp.take(factor, right, axis=1) for factor in factors
+        ]
+        blocks.append(double(mask.mttkrp(pairs, mode)))
+    lower = xp.concat(blocks, axis=1)
+    position = np.zeros((rank, rank), dtype=np.int64)
+    position[rows, columns] = position[columns, rows] = np.arange(len(rows))
+    full = xp.take(lower, xp.asarray(position.ravel()), axis=1)
+    return xp.reshape(full, (-1, rank, rank))
+
+
+def _traces(normal: Array) -> Array:
+    xp = array_namespace(normal)
+    return xp.sum(xp.linalg.diagonal(normal), axis=-1)
 
 
 def _gram(factors: Sequence[Array], mode: int) -> Array:
