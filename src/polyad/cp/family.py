@@ -189,6 +189,23 @@ class CPFamily(TensorEstimator):
         self._check_dense_size(shape, "inverse_transform")
         return kruskal_to_dense(xp.ones_like(self.weights_), [rows, *self.factors_[1:]])
 
+    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
+        """Return the explained variation of samples: 1 minus the squared error over the squares.
+
+        The features of the samples are fitted to those samples, so that the score of new samples
+        seldom falls with more components, even beyond the true rank.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Samples.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        return self._explained_variation(X, mask)
+
     @_fit_context(prefer_skip_nested_validation=True)
     def _fit(self, X: Any, mask: Any) -> None:
         read_callbacks(self.callbacks)

@@ -174,20 +174,6 @@ class NonnegativeCP(CPFamily):
         self.callbacks = callbacks
         self.verbose = verbose
 
-    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
-        """Return the explained variation of samples: 1 minus the squared error over the squares.
-
-        Parameters
-        ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Samples.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
-        """
-        return self._explained_variation(X, mask)
-
     def _problem(self, given: TensorInput) -> Problem:
         if self.solver == "mu":
             self._refuse_negative(given)
