@@ -110,7 +110,9 @@ class NonnegativeCP(CPFamily):
     -----
     A sweep costs about that of :class:`CP`: inner sweeps of the coordinate descent share one pass
     over the data. The objective never rises. ``transform`` solves the nonnegative least-squares
-    problem of each sample exactly, and so does the end of ``fit``.
+    problem of each sample exactly, and so does the end of ``fit``: ``fit(X).transform(X)`` equals
+    ``fit_transform(X)`` up to rounding, unless mode 0 is fixed, or a sample has so few observed
+    entries that its best row is not unique.
 
     References
     ----------
