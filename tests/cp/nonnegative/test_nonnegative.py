@@ -29,15 +29,19 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
+def normal_equations(X, A, mode):
+    others = [A[k] for k in range(3) if k != mode]
+    gram = (others[0].T @ others[0]) * (others[1].T @ others[1])
+    unfolded = np.moveaxis(X, mode, 0).reshape(X.shape[mode], -1)
+    return gram, unfolded @ np.einsum("ir,jr->ijr", *others).reshape(-1, gram.shape[0])
+
+
 def hals_twin(X, factors, n_iter, n_sweeps):
     """Textbook HALS, column by column, in the order 1, 2, 0."""
     A = [f.copy() for f in factors]
     for _ in range(n_iter):
         for mode in (1, 2, 0):
-            others = [A[k] for k in range(3) if k != mode]
-            gram = (others[0].T @ others[0]) * (others[1].T @ others[1])
-            unfolded = np.moveaxis(X, mode, 0).reshape(X.shape[mode], -1)
-            rhs = unfolded @ np.einsum("ir,jr->ijr", *others).reshape(-1, gram.shape[0])
+            gram, rhs = normal_equations(X, A, mode)
             for _ in range(n_sweeps):
                 for r in range(gram.shape[0]):
                     step = (rhs[:, r] - A[mode] @ gram[:, r]) / gram[r, r]
@@ -49,10 +53,7 @@ def mu_twin(X, factors, n_iter):
     A = [f.copy() for f in factors]
     for _ in range(n_iter):
         for mode in (1, 2, 0):
-            others = [A[k] for k in range(3) if k != mode]
-            gram = (others[0].T @ others[0]) * (others[1].T @ others[1])
-            unfolded = np.moveaxis(X, mode, 0).reshape(X.shape[mode], -1)
-            rhs = unfolded @ np.einsum("ir,jr->ijr", *others).reshape(-1, gram.shape[0])
+            gram, rhs = normal_equations(X, A, mode)
             A[mode] *= rhs / (A[mode] @ gram)
     return np.einsum("ir,jr,kr->ijk", *A)
 
