@@ -274,3 +274,13 @@ NEGATIVE[1, 2, 3] = -1.0
 def test_bad_input(parameters, data, says):
     with pytest.raises((PolyadError, ValueError), match=says):
         NonnegativeCP(2, **parameters).fit(data)
+
+
+def test_a_fit_of_torch_data_goes_on_from_its_checkpoint(tmp_path):
+    X = torch.tensor(BASE)
+    common = {"random_state": 0, "tol": 0}
+    whole = NonnegativeCP(2, max_iter=6, **common).fit(X)
+    NonnegativeCP(2, max_iter=3, checkpoint=tmp_path / "state", **common).fit(X)
+    resumed = NonnegativeCP(2, max_iter=6, checkpoint=tmp_path / "state", **common).fit(X)
+    assert resumed.history_.objective == whole.history_.objective
+    assert all(map(torch.equal, resumed.factors_, whole.factors_))
