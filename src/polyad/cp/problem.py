@@ -121,6 +121,13 @@ class FitData:
         """Return the modes of dense data that have slices without observations, and the first."""
         return []
 
+    def seen(self, mode: int) -> np.ndarray | None:
+        """Say which rows of a mode have observations; None if all have.
+
+        A row without any is held at zero.
+        """
+        return None
+
 
 class Problem(FitData, ABC):
     """Data, as least squares sees it."""
@@ -212,6 +219,10 @@ class ObservedSparse(ObservedProblem):
         difference = self.tensor.values.astype(np.float64) - self.tensor.values_of(factors)
         return float(np.sum(difference * difference))
 
+    def seen(self, mode: int) -> np.ndarray | None:
+        """Say which rows of a mode have stored entries."""
+        return np.bincount(self.tensor.coords[mode], minlength=self.shape[mode]) > 0
+
 
 class ObservedDense(ObservedProblem):
     """Dense data with a mask.
@@ -244,6 +255,12 @@ class ObservedDense(ObservedProblem):
             if bool(xp.any(counts == 0)):
                 found.append((mode, int(xp.argmin(counts))))
         return found
+
+    def seen(self, mode: int) -> np.ndarray | None:
+        """Say which rows of a mode have observations."""
+        others = tuple(k for k in range(len(self.shape)) if k != mode)
+        xp = array_namespace(self.mask.array)
+        return to_numpy(xp.sum(self.mask.array, axis=others) > 0)
 
     def digest(self) -> str:
         """Return a short name for the content of the data and the mask."""
