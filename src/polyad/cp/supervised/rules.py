@@ -1,0 +1,250 @@
+r"""Updates of the supervised problem: rows that see their labels, columns of length one.
+
+Rows of labelled samples
+    With scores :math:`z = a M + c`, the logistic loss lies below its quadratic expansion at the
+    present rows with the curvature :math:`\tfrac12 M M^\top` (Böhning 1992). The quadratic is
+    folded into the normal equations, one matrix for all labelled rows, and coordinate descent
+    lowers it. That is repeated from the new rows: no step raises the objective, and none needs a
+    pass over the data.
+Columns of the other modes
+    They have length one, so that the size of a component is in the samples. For a given residual
+    the best column is the positive part of its right-hand side, scaled to length one: the
+    quadratic term is constant on the sphere. With missing entries it is not, and is replaced by
+    its largest value over the rows, which majorises it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from polyad.arrays import Array, to_numpy
+from polyad.cp.nonnegative.rules import Descent
+from polyad.cp.rules import double
+from polyad.cp.supervised.classifier import CURVATURE, scores, surplus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from polyad.cp.supervised.classifier import Labels
+    from polyad.tensor.sparse import SparseTensor
+
+# Expansions of the label term per update, and for rows at their minimum.
+_EXPANSIONS = 5
+_EXACT_EXPANSIONS = 500
+# Expansions go on while they move the rows by more than this part of their size.
+_REDUCTION = 1e-3
+_EXACT_REDUCTION = 1e-12
+# Sweeps over the columns of a mode, while they move it by more than a part of the first.
+_SWEEPS = 10
+_SWEEP_REDUCTION = 0.01
+
+
+class LabelPull:
+    """The label term as the rows of the samples see it.
+
+    Parameters
+    ----------
+    labels : Labels
+        The classes.
+    weights, intercept : arrays
+        The scores of a row ``a`` are ``a @ weights + intercept``.
+    strength : float
+        The weight of the loss of one sample.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        weights: NDArray[np.float64],
+        intercept: NDArray[np.float64],
+        strength: float,
+    ) -> None:
+        self.labels = labels
+        self.weights = weights
+        self.intercept = intercept
+        self.strength = strength
+        self.curvature: NDArray[np.float64] = strength * CURVATURE * (weights @ weights.T)
+
+    def right_hand_side(
+        self, rows: NDArray[np.float64], codes: NDArray[np.intp]
+    ) -> NDArray[np.float64]:
+        """Return what the majoriser, expanded at some rows, adds to the right-hand side."""
+        slope = surplus(scores(rows, self.weights, self.intercept), codes)
+        return np.asarray(rows @ self.curvature - self.strength * (slope @ self.weights.T))
+
+
+class SupervisedDescent(Descent):
+    """Nonnegative updates of all modes for given weights of the classes.
+
+    Parameters
+    ----------
+    sparsity, ridge : sequence of float
+        The penalties of each mode; the ridge acts on the samples only.
+    pull : LabelPull or None
+        The label term; None if it has no weight.
+    seen : sequence of (array of bool or None)
+        Which rows of each mode have observations; None for all.
+    exact : bool
+        Whether rows of samples go all the way to their minimum.
+    """
+
+    def __init__(
+        self,
+        sparsity: Sequence[float],
+        ridge: Sequence[float],
+        pull: LabelPull | None,
+        seen: Sequence[np.ndarray | None],
+        *,
+        exact: bool = False,
+    ) -> None:
+        super().__init__(sparsity, ridge, exact=exact)
+        self.pull = pull
+        self.seen = seen
+        self.n_expansions = _EXACT_EXPANSIONS if exact else _EXPANSIONS
+        self.reduction = _EXACT_REDUCTION if exact else _REDUCTION
+
+    def solve(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
+        """Update with one normal matrix for all rows."""
+        return self.solve_rows(normal[None, :, :], rhs, current, mode)
+
+    def solve_rows(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
+        """Update with the normal matrices of the rows, or with one for all."""
+        if mode == 0:
+            return self._solve_samples(normal, rhs, current, np.arange(int(rhs.shape[0])))
+        right = double(rhs) - self.sparsity[mode]
+        return unit_columns(normal, right, current, self.seen[mode])
+
+    def solve_observed(
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
+    ) -> Array:
+        """Update for the stored entries of a sparse tensor.
+
+        Samples are independent of each other and come in parts. A column of length one couples
+        the rows of another mode, so that all of their normal matrices are held at once.
+        """
+        result = np.zeros_like(factors[mode])
+        eye = np.eye(result.shape[1])
+        parts = tensor.observed_normal_equations(factors, mode)
+        if mode == 0:
+            for rows, normal, rhs in parts:
+                result[rows] = self._solve_samples(
+                    normal + shift * eye, rhs, factors[0][rows], np.asarray(rows)
+                )
+            return result
+        kept = list(parts)
+        rows, normal, rhs = (np.concatenate([part[k] for part in kept]) for k in range(3))
+        right = rhs - self.sparsity[mode]
+        result[rows] = unit_columns(normal + shift * eye, right, factors[mode][rows], None)
+        return result
+
+    def _solve_samples(
+        self, normal: Array, rhs: Array, current: Array, samples: NDArray[Any]
+    ) -> Array:
+        """Descend on the rows of some samples, those with labels apart from those without."""
+        matrices, right = self._penalized(normal, rhs, 0)
+        if self.pull is None:
+            return self._descend(matrices, right, current)
+        labels = self.pull.labels
+        place = np.searchsorted(labels.positions, samples)
+        place = np.minimum(place, len(labels) - 1)
+        is_labelled = labels.positions[place] == samples
+        groups = [np.flatnonzero(is_labelled), np.flatnonzero(~is_labelled)]
+
+        def part(array: Array, chosen: NDArray[Any]) -> Array:
+            xp = array_namespace(array)
+            shared = int(array.shape[0]) == 1 and array.ndim == 3
+            index = xp.asarray(chosen, device=device(array))
+            return array if shared else xp.take(array, index, axis=0)
+
+        done = []
+        for chosen, labelled in zip(groups, (True, False), strict=True):
+            if not len(chosen):
+                continue
+            rows = (part(matrices, chosen), part(right, chosen), part(current, chosen))
+            codes = labels.codes[place[chosen]]
+            done.append(self._follow(*rows, codes) if labelled else self._descend(*rows))
+        xp = array_namespace(current)
+        back = np.argsort(np.concatenate(groups))
+        return xp.take(xp.concat(done), xp.asarray(back, device=device(current)), axis=0)
+
+    def _follow(
+        self, matrices: Array, right: Array, current: Array, codes: NDArray[np.intp]
+    ) -> Array:
+        """Expand the label term at the rows, descend, and go on from there."""
+        pull = self.pull
+        if pull is None:
+            return current
+        bent = matrices + _like(pull.curvature, right)
+        rows = current
+        for _ in range(self.n_expansions):
+            before = to_numpy(double(rows))
+            further = _like(pull.right_hand_side(before, codes), right)
+            rows = self._descend(bent, right + further, rows)
+            after = to_numpy(double(rows))
+            if np.max(np.abs(after - before)) <= self.reduction * np.max(after, initial=0.0):
+                break
+        return rows
+
+
+def unit_columns(
+    normal: Array, right: Array, current: Array, seen: NDArray[np.bool_] | None
+) -> Array:
+    """Minimise ``½ Σ_i b_i N_i b_iᵀ - <B, R>`` over nonnegative columns of length one, in turn.
+
+    Parameters
+    ----------
+    normal : array of shape (1, R, R) or (n, R, R)
+        The normal matrix of all rows, or of each.
+    right : array of shape (n, R)
+        The right-hand side, in double precision.
+    current : array of shape (n, R)
+        Where to start; its columns have length one.
+    seen : array of bool or None
+        Rows that are not seen stay zero.
+    """
+    xp = array_namespace(right)
+    columns = xp.asarray(double(current), copy=True)
+    rank = int(right.shape[1])
+    kept = None if seen is None else _like(seen.astype(np.float64), right)
+    first = 0.0
+    for sweep in range(_SWEEPS):
+        change = 0.0
+        for r in range(rank):
+            column = columns[:, r]
+            own = normal[:, r, r]
+            top = xp.max(own)
+            if float(top) <= 0:
+                continue  # the component is zero elsewhere: its column has no effect
+            target = right[:, r] - xp.sum(normal[:, r, :] * columns, axis=1) + top * column
+            target = target if kept is None else target * kept
+            new = _to_the_sphere(target, column, kept)
+            change = max(change, float(xp.max(xp.abs(new - column))))
+            columns[:, r] = new
+        first = max(first, change)
+        if sweep and change <= _SWEEP_REDUCTION * first:
+            break
+    return xp.astype(columns, current.dtype)
+
+
+def _to_the_sphere(target: Array, column: Array, kept: Array | None) -> Array:
+    """Return the nonnegative vector of length one with the largest product with a target."""
+    xp = array_namespace(target)
+    positive = xp.where(target > 0, target, xp.zeros_like(target))
+    peak = xp.max(positive)
+    if float(peak) > 0:
+        positive = positive / peak
+        return positive / xp.sqrt(xp.sum(positive * positive))
+    # Nothing pulls upwards: the best is all length on the entry that is pulled down least.
+    usable = target if kept is None else xp.where(kept > 0, target, -xp.inf)
+    best = xp.arange(int(column.shape[0]), device=device(column)) == xp.argmax(usable)
+    return xp.astype(best, column.dtype)
+
+
+def _like(array: NDArray[Any], reference: Array) -> Array:
+    """Bring a NumPy array to the namespace and device of another array."""
+    return array_namespace(reference).asarray(array, device=device(reference))
