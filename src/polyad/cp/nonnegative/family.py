@@ -29,9 +29,7 @@ class NonnegativeFamily(CPFamily):
             sizes = [xp.abs(factor) for factor in factors]
             return [size + 0.01 * float(xp.mean(size)) for size in sizes]
         if any(bool(xp.any(factor < 0)) for factor in factors):
-            message = (
-                f"init has negative entries; {type(self).__name__} needs nonnegative factors."
-            )
+            message = f"init has negative entries; {type(self).__name__} needs nonnegative factors."
             raise InvalidInputError(message)
         return factors
 

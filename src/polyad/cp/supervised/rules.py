@@ -22,7 +22,7 @@ from array_api_compat import array_namespace, device
 
 from polyad.arrays import Array, to_numpy
 from polyad.cp.nonnegative.rules import Descent
-from polyad.cp.rules import double
+from polyad.cp.rules import double, like
 from polyad.cp.supervised.classifier import CURVATURE, scores, surplus
 
 if TYPE_CHECKING:
@@ -179,11 +179,11 @@ class SupervisedDescent(Descent):
         pull = self.pull
         if pull is None:
             return current
-        bent = matrices + _like(pull.curvature, right)
+        bent = matrices + like(pull.curvature, right)
         rows = current
         for _ in range(self.n_expansions):
             before = to_numpy(double(rows))
-            further = _like(pull.right_hand_side(before, codes), right)
+            further = like(pull.right_hand_side(before, codes), right)
             rows = self._descend(bent, right + further, rows)
             after = to_numpy(double(rows))
             if np.max(np.abs(after - before)) <= self.reduction * np.max(after, initial=0.0):
@@ -210,7 +210,7 @@ def unit_columns(
     xp = array_namespace(right)
     columns = xp.asarray(double(current), copy=True)
     rank = int(right.shape[1])
-    kept = None if seen is None else _like(seen.astype(np.float64), right)
+    kept = None if seen is None else like(seen.astype(np.float64), right)
     first = 0.0
     for sweep in range(_SWEEPS):
         change = 0.0
@@ -243,8 +243,3 @@ def _to_the_sphere(target: Array, column: Array, kept: Array | None) -> Array:
     usable = target if kept is None else xp.where(kept > 0, target, -xp.inf)
     best = xp.arange(int(column.shape[0]), device=device(column)) == xp.argmax(usable)
     return xp.astype(best, column.dtype)
-
-
-def _like(array: NDArray[Any], reference: Array) -> Array:
-    """Bring a NumPy array to the namespace and device of another array."""
-    return array_namespace(reference).asarray(array, device=device(reference))
