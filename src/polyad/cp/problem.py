@@ -244,23 +244,22 @@ class ObservedDense(ObservedProblem):
         xp = array_namespace(array)
         super().__init__(DenseTensor(xp.where(observed, array, xp.zeros_like(array))))
         self.mask = DenseTensor(xp.astype(observed, array.dtype))
+        modes = range(len(self.shape))
+        outside = [tuple(k for k in modes if k != mode) for mode in modes]
+        self._counts = [xp.sum(self.mask.array, axis=others) for others in outside]
 
     def unobserved_slices(self) -> list[tuple[int, int]]:
         """Return the modes that have slices without observations, and the first of them."""
         xp = array_namespace(self.mask.array)
-        found = []
-        for mode in range(len(self.shape)):
-            others = tuple(k for k in range(len(self.shape)) if k != mode)
-            counts = xp.sum(self.mask.array, axis=others)
-            if bool(xp.any(counts == 0)):
-                found.append((mode, int(xp.argmin(counts))))
-        return found
+        return [
+            (mode, int(xp.argmin(counts)))
+            for mode, counts in enumerate(self._counts)
+            if bool(xp.any(counts == 0))
+        ]
 
     def seen(self, mode: int) -> np.ndarray | None:
         """Say which rows of a mode have observations."""
-        others = tuple(k for k in range(len(self.shape)) if k != mode)
-        xp = array_namespace(self.mask.array)
-        return to_numpy(xp.sum(self.mask.array, axis=others) > 0)
+        return to_numpy(self._counts[mode] > 0)
 
     def digest(self) -> str:
         """Return a short name for the content of the data and the mask."""
@@ -273,9 +272,9 @@ class ObservedDense(ObservedProblem):
         rhs = self.tensor.mttkrp(factors, mode)
         normal = self._normal_matrices(factors, mode)
         trace = xp.sum(xp.linalg.diagonal(normal), axis=-1)
-        seen = trace > 0
+        seen = self._counts[mode] > 0
         shift = epsilon_of(self.dtype) * xp.maximum(trace, xp.mean(trace))
-        shift = xp.where(seen, shift, xp.ones_like(shift))
+        shift = xp.where(shift > 0, shift, xp.ones_like(shift))
         normal = normal + shift[:, None, None] * xp.eye(rank, dtype=normal.dtype)
         solved = rule.solve_rows(normal, rhs, factors[mode], mode)
         return xp.where(seen[:, None], solved, xp.zeros_like(solved))

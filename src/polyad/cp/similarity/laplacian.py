@@ -66,7 +66,7 @@ class Laplacian:
 
     def roughness(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return ``bᵀ L b`` of each column ``b``."""
-        return np.maximum(np.sum(columns * self.apply(columns), axis=0), 0.0)
+        return np.asarray(np.maximum(np.sum(columns * self.apply(columns), axis=0), 0.0))
 
     def arrays(self) -> Iterable[NDArray[Any]]:
         """Return what tells one Laplacian from another."""

@@ -7,8 +7,7 @@ For rows :math:`g_i` and classes :math:`y_i`, minimise over weights :math:`V` an
     \ell(y; z) = \log \sum_k e^{z_k} - z_y .
 
 Two classes are two columns that are each other's negative. The Hessian of :math:`\ell` in
-:math:`z` never exceeds :math:`\tfrac12 I` (Böhning 1992), which gives both the preconditioner
-below and the majoriser of the rows in ``rules.py``.
+:math:`z` never exceeds :math:`\tfrac12 I` (Böhning 1992), which makes a preconditioner.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ import scipy.optimize
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The largest curvature of the logistic loss in the scores.
-CURVATURE = 0.5
+# The largest curvature of the logistic loss in the scores.
+_CURVATURE = 0.5
 # A ridge of the preconditioner only, at the level of rounding, for rows of less than full rank.
 _JITTER = 1e-12
 
@@ -69,13 +68,11 @@ def softmax(z: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
 
 
-def mean_loss(z: NDArray[np.float64], codes: NDArray[np.intp]) -> float:
-    """Return the mean negative log-probability of the true classes."""
-    if not len(codes):
-        return 0.0
-    top = z.max(axis=1)
-    totals = top + np.log(np.exp(z - top[:, None]).sum(axis=1))
-    return float(np.mean(totals - z[np.arange(len(codes)), codes]))
+def losses(z: NDArray[np.float64], codes: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the negative log-probability of the true class of each row."""
+    above = z - z[np.arange(len(codes)), codes][:, None]
+    top = above.max(axis=1)
+    return np.asarray(top + np.log(np.exp(above - top[:, None]).sum(axis=1)))
 
 
 def surplus(z: NDArray[np.float64], codes: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -124,7 +121,7 @@ def fit_logistic(
         start = (np.zeros((rank, n_classes)), shares - shares.mean())
     design = np.concatenate([rows, np.ones((n, 1))], axis=1)
     penalty = np.append(np.full(rank, ridge), 0.0)
-    bound = CURVATURE * (design.T @ design) / n
+    bound = _CURVATURE * (design.T @ design) / n
     bound[np.diag_indices(rank + 1)] += penalty + _JITTER * np.trace(bound)
     factor = scipy.linalg.cholesky(bound)
 
@@ -132,7 +129,7 @@ def fit_logistic(
         theta = scipy.linalg.solve_triangular(factor, flat.reshape(rank + 1, n_classes))
         z = design @ theta
         shrunk = penalty[:, None] * theta
-        value = mean_loss(z, codes) + 0.5 * float(np.sum(shrunk * theta))
+        value = float(np.mean(losses(z, codes))) + 0.5 * float(np.sum(shrunk * theta))
         gradient = design.T @ surplus(z, codes) / n + shrunk
         return value, scipy.linalg.solve_triangular(factor, gradient, trans="T").ravel()
 

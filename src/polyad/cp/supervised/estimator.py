@@ -143,7 +143,8 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     ``predict``, another is fitted to the rows that ``transform`` gives for the training samples,
     brought to mean zero and variance one, with the same ``label_ridge``.
 
-    A sweep costs little more than that of :class:`NonnegativeCP`, and the objective never rises.
+    A sweep costs that of :class:`NonnegativeCP` and some Newton steps on the labelled rows, which
+    need no pass over the data. The objective never rises.
     Sparse data with ``missing='unobserved'`` needs memory for one matrix of n_components² per
     entry of a mode.
 

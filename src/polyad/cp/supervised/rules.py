@@ -1,11 +1,10 @@
 r"""Updates of the supervised problem: rows that see their labels, columns of length one.
 
 Rows of labelled samples
-    With scores :math:`z = a M + c`, the logistic loss lies below its quadratic expansion at the
-    present rows with the curvature :math:`\tfrac12 M M^\top` (Böhning 1992). The quadratic is
-    folded into the normal equations, one matrix for all labelled rows, and coordinate descent
-    lowers it. That is repeated from the new rows: no step raises the objective, and none needs a
-    pass over the data.
+    The objective of a row is least squares plus the logistic loss of its scores :math:`a M + c`:
+    smooth and convex. A Newton step minimises its quadratic expansion over nonnegative rows by
+    coordinate descent, and is halved until it lowers the objective enough. Steps share one pass
+    over the data.
 Columns of the other modes
     They have length one, so that the size of a component is in the samples. For a given residual
     the best column is the positive part of its right-hand side, scaled to length one: the
@@ -23,7 +22,7 @@ from array_api_compat import array_namespace, device
 from polyad.arrays import Array, to_numpy
 from polyad.cp.nonnegative.rules import Descent
 from polyad.cp.rules import double, like
-from polyad.cp.supervised.classifier import CURVATURE, scores, surplus
+from polyad.cp.supervised.classifier import losses, scores, softmax, surplus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,12 +32,21 @@ if TYPE_CHECKING:
     from polyad.cp.supervised.classifier import Labels
     from polyad.tensor.sparse import SparseTensor
 
-# Expansions of the label term per update, and for rows at their minimum.
-_EXPANSIONS = 5
-_EXACT_EXPANSIONS = 500
-# Expansions go on while they move the rows by more than this part of their size.
+# Newton steps per update, and for rows at their minimum; a row that moves less is done.
+_STEPS = 3
+_EXACT_STEPS = 50
 _REDUCTION = 1e-3
-_EXACT_REDUCTION = 1e-12
+_EXACT_REDUCTION = 1e-13
+# A step must lower the objective by this part of what its slope promises (Armijo).
+_SUFFICIENT = 1e-4
+_HALVINGS = 30
+# Rises below this part of the objective of a row are rounding.
+_ROUNDING = 1e-15
+# No step moves a score further: beyond, the loss is flat and its expansion says nothing.
+_LARGEST_MOVE = 10.0
+_HUGE = 1e100
+# Labelled rows at a time: bounds the memory of their Hessians.
+_ROWS_AT_A_TIME = 4096
 # Sweeps over the columns of a mode, while they move it by more than a part of the first.
 _SWEEPS = 10
 _SWEEP_REDUCTION = 0.01
@@ -68,14 +76,24 @@ class LabelPull:
         self.weights = weights
         self.intercept = intercept
         self.strength = strength
-        self.curvature: NDArray[np.float64] = strength * CURVATURE * (weights @ weights.T)
 
-    def right_hand_side(
-        self, rows: NDArray[np.float64], codes: NDArray[np.intp]
-    ) -> NDArray[np.float64]:
-        """Return what the majoriser, expanded at some rows, adds to the right-hand side."""
-        slope = surplus(scores(rows, self.weights, self.intercept), codes)
-        return np.asarray(rows @ self.curvature - self.strength * (slope @ self.weights.T))
+    def value(self, rows: NDArray[Any], codes: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the term of each row."""
+        return self.strength * losses(scores(rows, self.weights, self.intercept), codes)
+
+    def slope(self, rows: NDArray[Any], codes: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return its gradient."""
+        return np.asarray(
+            self.strength
+            * (surplus(scores(rows, self.weights, self.intercept), codes) @ self.weights.T)
+        )
+
+    def curvature(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        """Return its Hessian, of shape (n, R, R)."""
+        chances = softmax(scores(rows, self.weights, self.intercept))
+        mean = chances @ self.weights.T
+        spread = np.einsum("nk,rk,sk->nrs", chances, self.weights, self.weights, optimize=True)
+        return np.asarray(self.strength * (spread - mean[:, :, None] * mean[:, None, :]))
 
 
 class SupervisedDescent(Descent):
@@ -105,7 +123,7 @@ class SupervisedDescent(Descent):
         super().__init__(sparsity, ridge, exact=exact)
         self.pull = pull
         self.seen = seen
-        self.n_expansions = _EXACT_EXPANSIONS if exact else _EXPANSIONS
+        self.n_steps = _EXACT_STEPS if exact else _STEPS
         self.reduction = _EXACT_REDUCTION if exact else _REDUCTION
 
     def solve(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
@@ -166,29 +184,103 @@ class SupervisedDescent(Descent):
             if not len(chosen):
                 continue
             rows = (part(matrices, chosen), part(right, chosen), part(current, chosen))
-            codes = labels.codes[place[chosen]]
-            done.append(self._follow(*rows, codes) if labelled else self._descend(*rows))
+            if not labelled:
+                done.append(self._descend(*rows))
+                continue
+            system, side, start = (to_numpy(double(array)) for array in rows)
+            task = LabelledRows(self.pull, system, side, labels.codes[place[chosen]])
+            found = self._follow(task, start)
+            done.append(array_namespace(current).astype(like(found, current), current.dtype))
         xp = array_namespace(current)
         back = np.argsort(np.concatenate(groups))
         return xp.take(xp.concat(done), xp.asarray(back, device=device(current)), axis=0)
 
-    def _follow(
-        self, matrices: Array, right: Array, current: Array, codes: NDArray[np.intp]
-    ) -> Array:
-        """Expand the label term at the rows, descend, and go on from there."""
-        pull = self.pull
-        if pull is None:
-            return current
-        bent = matrices + like(pull.curvature, right)
-        rows = current
-        for _ in range(self.n_expansions):
-            before = to_numpy(double(rows))
-            further = like(pull.right_hand_side(before, codes), right)
-            rows = self._descend(bent, right + further, rows)
-            after = to_numpy(double(rows))
-            if np.max(np.abs(after - before)) <= self.reduction * np.max(after, initial=0.0):
-                break
-        return rows
+    def _follow(self, task: LabelledRows, start: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Make Newton steps on rows that have a class, a bounded number of them at a time."""
+        result = np.empty_like(start)
+        for first in range(0, len(start), _ROWS_AT_A_TIME):
+            block = slice(first, first + _ROWS_AT_A_TIME)
+            part, rows = task.part(block), start[block]
+            for _ in range(self.n_steps):
+                new = part.lowered(rows, self._descend(*part.expansion(rows), rows))
+                change = np.max(np.abs(new - rows))
+                rows = new
+                if change <= self.reduction * np.max(rows):
+                    break
+            result[block] = rows
+        return result
+
+
+class LabelledRows:
+    """Least squares plus the label term, for some rows.
+
+    Parameters
+    ----------
+    pull : LabelPull
+        The label term.
+    matrices : array of shape (1, R, R) or (n, R, R)
+        The normal matrix of all rows, or of each.
+    right : array of shape (n, R)
+        The right-hand sides.
+    codes : array of int
+        The classes.
+    """
+
+    def __init__(
+        self,
+        pull: LabelPull,
+        matrices: NDArray[np.float64],
+        right: NDArray[np.float64],
+        codes: NDArray[np.intp],
+    ) -> None:
+        self.pull = pull
+        self.matrices = matrices
+        self.right = right
+        self.codes = codes
+
+    def part(self, block: slice) -> LabelledRows:
+        """Return the task of some of the rows."""
+        own = self.matrices if self.matrices.shape[0] == 1 else self.matrices[block]
+        return LabelledRows(self.pull, own, self.right[block], self.codes[block])
+
+    def expansion(
+        self, rows: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the normal equations of the quadratic expansion at some rows."""
+        bend = self.pull.curvature(rows)
+        pulled = np.einsum("nrs,ns->nr", bend, rows) - self.pull.slope(rows, self.codes)
+        return self.matrices + bend, self.right + pulled
+
+    def lowered(
+        self, rows: NDArray[np.float64], target: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Go from each row towards its target, as far as the objective falls enough."""
+        before = self._value(rows)
+        slope = self._times(rows) - self.right + self.pull.slope(rows, self.codes)
+        way = np.minimum(target, _HUGE) - rows
+        moved = np.max(np.abs(way @ self.pull.weights), axis=1)
+        way *= np.minimum(1.0, _LARGEST_MOVE / np.maximum(moved, _LARGEST_MOVE))[:, None]
+        promised = np.sum(slope * way, axis=1)
+        length = np.ones(len(rows))
+        limit = before + _ROUNDING * np.abs(before)
+        for _ in range(_HALVINGS):
+            new = rows + length[:, None] * way
+            bad = self._value(new) > limit + _SUFFICIENT * length * np.minimum(promised, 0.0)
+            if not bad.any():
+                return np.maximum(new, 0.0)
+            length = np.where(bad, length / 2, length)
+        # What does not fall by halving is at its minimum, up to rounding.
+        return np.where(bad[:, None], rows, np.maximum(new, 0.0))
+
+    def _value(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        quadratic = np.sum(rows * (0.5 * self._times(rows) - self.right), axis=1)
+        return np.asarray(quadratic + self.pull.value(rows, self.codes))
+
+    def _times(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return each row times its normal matrix."""
+        if self.matrices.shape[0] == 1:
+            return np.asarray(rows @ self.matrices[0])
+        return np.asarray(np.einsum("nrs,ns->nr", self.matrices, rows))
 
 
 def unit_columns(

@@ -16,7 +16,8 @@ Update
 Stopping
     The driver's. No update raises the objective.
 Cost per iteration
-    That of nonnegative CP, plus ``O(n R K)`` per expansion of the label term, for ``K`` classes.
+    That of nonnegative CP, plus ``O(n R (R + K))`` per Newton step on the labelled rows, for ``K``
+    classes, and ``O(n R K)`` per step of the classifier.
 
 Why the scale is fixed like this:
 
@@ -42,7 +43,7 @@ from array_api_compat import array_namespace, device
 from polyad.arrays import Array, to_numpy
 from polyad.cp.rules import double
 from polyad.cp.solver import FactorSolver
-from polyad.cp.supervised.classifier import fit_logistic, mean_loss, scores
+from polyad.cp.supervised.classifier import fit_logistic, losses, scores
 from polyad.cp.supervised.rules import LabelPull, SupervisedDescent
 from polyad.tensor.kruskal import column_norms
 
@@ -201,7 +202,7 @@ class SupervisedLeastSquares(FactorSolver[SupervisedState]):
 
     def _label_loss(self, state: SupervisedState) -> float:
         z = scores(self._features(state.factors), state.weights, state.intercept)
-        return mean_loss(z, self.labels.codes)
+        return float(np.mean(losses(z, self.labels.codes)))
 
     def _placed(self, factors: Sequence[Array]) -> list[Array]:
         """Give the columns of the free modes but the samples length one; the model stays."""
