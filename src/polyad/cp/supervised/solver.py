@@ -132,13 +132,15 @@ class SupervisedLeastSquares(FactorSolver[SupervisedState]):
         """Return the state after one update of each free mode and of the classifier."""
         factors = list(state.factors)
         residual = self.problem.sweep(factors, self._rule(state), self.fixed_modes)
-        fitted = fit_logistic(
-            self._features(factors),
-            self.labels,
-            self.label_ridge,
-            (state.weights, state.intercept),
-            max_iter=_CLASSIFIER_STEPS,
-        )
+        fitted = state.weights, state.intercept
+        if self.strength > 0:
+            fitted = fit_logistic(
+                self._features(factors),
+                self.labels,
+                self.label_ridge,
+                fitted,
+                max_iter=_CLASSIFIER_STEPS,
+            )
         return SupervisedState(factors, residual, *fitted)
 
     def objective(self, state: SupervisedState) -> float:
