@@ -56,6 +56,8 @@ class Laplacian:
         degrees = self._similar(np.ones((matrix.shape[0], 1)))[:, 0]
         # Products of profiles leave rounding where nothing is similar.
         linked = degrees > _ISOLATED
+        #: Whether any two entries are similar.
+        self.is_linked = bool(linked.any())
         self._linked = linked.astype(np.float64)[:, None]
         self._scale = (linked / np.sqrt(np.where(linked, degrees, 1.0)))[:, None]
 

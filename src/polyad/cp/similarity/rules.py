@@ -46,7 +46,9 @@ class Smoothness:
     def __init__(self, laplacians: Mapping[int, Laplacian], weights: Sequence[float]) -> None:
         self.known = {k: laplacians[k] for k in sorted(laplacians)}
         #: Those that have a say.
-        self.laplacians = {k: known for k, known in self.known.items() if weights[k] > 0}
+        self.laplacians = {
+            k: known for k, known in self.known.items() if weights[k] > 0 and known.is_linked
+        }
         self.weights = weights
 
     def value(self, factors: Sequence[NDArray[np.float64]]) -> float:
