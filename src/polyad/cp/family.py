@@ -85,7 +85,7 @@ class CPFamily(TensorEstimator):
 
     @abstractmethod
     def _solver(self, problem: Any, fixed_modes: list[int]) -> FactorSolver[Any]:
-        """Make the solver of a problem."""
+        """Make the solver of a problem; one with side information has ``_informed_solver``."""
 
     @abstractmethod
     def _rows(self, problem: Any) -> Array:

@@ -246,3 +246,23 @@ def test_labelled_samples():
     shuffled = data.align({"drug": list("ihgfedcba")})
     assert np.array_equal(model.predict(shuffled), model.predict(data))
     np.testing.assert_allclose(model.predict_proba(shuffled), model.predict_proba(data))
+
+
+def test_a_labelled_target_is_matched_by_label():
+    names = [f"p{k:02d}" for k in range(48)]
+    data = LabelledTensor(X, modes=["patient", "diagnosis", "drug"], labels={"patient": names})
+    expected = SupervisedCP(2, **QUICK).fit(X, Y)
+    target = pd.Series(Y, index=names)
+    target.loc["stranger"] = 1
+    shuffled = target.sample(frac=1.0, random_state=0)
+    model = SupervisedCP(2, **QUICK).fit(data, shuffled)
+    assert np.array_equal(model.coef_, expected.coef_)
+    assert model.score(data, shuffled) == expected.score(X, Y)
+    # Without labels on either side, order counts.
+    for left, right in ((X, target.iloc[:48]), (data, pd.Series(Y)), (data, target.iloc[:48])):
+        assert np.array_equal(SupervisedCP(2, **QUICK).fit(left, right).coef_, expected.coef_)
+    with pytest.raises(PolyadError, match=r"y has no entry for 2 labels .*'p03', 'p07'"):
+        SupervisedCP(2, **QUICK).fit(data, target.drop(["p03", "p07"]))
+    repeated = pd.Series(Y, index=["p00"] * 48)
+    with pytest.raises(PolyadError, match="no entry for 48 labels"):
+        SupervisedCP(2, **QUICK).fit(data, repeated)

@@ -8,6 +8,7 @@ import numpy as np
 
 from polyad.cp.supervised.classifier import Labels
 from polyad.exceptions import InvalidInputError
+from polyad.tensor.label_values import find_labels, shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,6 +71,36 @@ def _kind(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "booleans"
     return "numbers" if isinstance(value, int | float | np.number) else type(value).__name__
+
+
+def in_order_of(y: Any, samples: NDArray[Any] | None) -> Any:
+    """Bring a labelled target into the order of labelled samples.
+
+    A table of events sorts its samples, and a target that is taken in another order would fit
+    noise without a word. What has no labels is taken in order.
+
+    Parameters
+    ----------
+    y : object
+        The target. It has labels if it is a pandas Series with an index that is not a mere count.
+    samples : array or None
+        The labels of the samples.
+    """
+    index: Any = getattr(y, "index", None)
+    if samples is None or not hasattr(y, "iloc") or type(index).__name__ == "RangeIndex":
+        return y
+    if len(index) == len(samples) and np.array_equal(np.asarray(index), samples):
+        return y
+    places = find_labels(index, samples) if index.is_unique else np.full(len(samples), -1)
+    if (places < 0).any():
+        strangers = samples[places < 0]
+        message = (
+            f"y has no entry for {len(strangers)} labels of the samples of X: {shown(strangers)}. "
+            "Give each sample one (None or NaN where its class is not known), or y.to_numpy() to "
+            "take y in its own order."
+        )
+        raise InvalidInputError(message)
+    return y.iloc[places]
 
 
 def read_labels(values: NDArray[Any], known: NDArray[np.bool_]) -> Labels:

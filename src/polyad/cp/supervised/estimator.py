@@ -16,7 +16,7 @@ from polyad.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.problem import Problem, build_problem
-from polyad.cp.supervised.classes import read_labels, split_unlabelled
+from polyad.cp.supervised.classes import in_order_of, read_labels, split_unlabelled
 from polyad.cp.supervised.classifier import fit_logistic, scores, softmax
 from polyad.cp.supervised.solver import SupervisedLeastSquares
 from polyad.exceptions import InvalidInputError, ModelFileError
@@ -238,7 +238,8 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
             dense data.
         y : array-like of shape (n_samples,)
             The class of each sample, of any type. Samples without one are marked by -1 where
-            classes are integers, and by None or NaN otherwise.
+            classes are integers, and by None or NaN otherwise. A pandas Series is matched by its
+            index if the samples have labels.
         mask : array of bool, default=None
             For dense data, True where an entry was observed.
         """
@@ -288,10 +289,17 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         array of shape (n_samples,) or (n_samples, n_classes)
             For two classes the log-odds of the second.
         """
-        features, _ = self._features(X, mask)
+        return self._scores_of(self._features(X, mask)[0])
+
+    def _scores_of(self, features: Array) -> np.ndarray:
         rows = to_numpy(features).astype(np.float64)
         z = scores(rows, self.coef_.T, self.intercept_)
         return z[:, 0] if len(self.classes_) == 2 else z
+
+    def _classes_of(self, features: Array) -> np.ndarray:
+        z = self._scores_of(features)
+        number = (z > 0).astype(int) if z.ndim == 1 else np.argmax(z, axis=1)
+        return np.asarray(self.classes_[number])
 
     def predict_proba(self, X: Any, *, mask: Any = None) -> np.ndarray:
         """Return the probabilities of the classes, in the order of ``classes_``.
@@ -324,9 +332,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         -------
         array of shape (n_samples,)
         """
-        z = self.decision_function(X, mask=mask)
-        number = (z > 0).astype(int) if z.ndim == 1 else np.argmax(z, axis=1)
-        return np.asarray(self.classes_[number])
+        return self._classes_of(self._features(X, mask)[0])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, *, mask: Any = None) -> float:
         """Return the part of the labelled samples whose class is predicted.
@@ -345,16 +351,18 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         mask : array of bool, default=None
             For dense data, True where an entry was observed.
         """
-        values, known = self._read_target(y)
-        predicted = self.predict(X, mask=mask)
+        features, samples = self._features(X, mask)
+        predicted = self._classes_of(features)
+        values, known = self._read_target(y, samples)
         if len(known) != len(predicted):
             message = f"X has {len(predicted)} samples and y has {len(known)}."
             raise InvalidInputError(message)
         weight = None if sample_weight is None else np.asarray(sample_weight)[known]
         return float(accuracy_score(values, predicted[known], sample_weight=weight))
 
-    def _read_target(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _read_target(self, y: Any, samples: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the classes of the labelled samples, and which samples those are."""
+        y = in_order_of(y, samples)
         plain = to_numpy(y) if type(y).__module__.startswith("torch") else y
         target = column_or_1d(np.asarray(plain), warn=True)
         if target.dtype.kind == "f" and np.isinf(target).any():
@@ -381,7 +389,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     def _informed_solver(
         self, given: TensorInput, y: Any, problem: Problem, fixed_modes: list[int]
     ) -> SupervisedLeastSquares:
-        values, known = self._read_target(y)
+        values, known = self._read_target(y, given.labels[0])
         if len(known) != given.shape[0]:
             message = (
                 f"Found input variables with inconsistent numbers of samples: X has "
