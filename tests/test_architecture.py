@@ -176,13 +176,16 @@ def test_files_stay_readable(path):
 PUBLIC = {
     "polyad": [
         *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "NonnegativeCP"),
-        *("PoissonCP", "PolyadError", "Status", "__version__", "cp", "datasets", "exceptions"),
+        *("PoissonCP", "PolyadError", "SimilarityCP", "Status", "SupervisedCP", "__version__"),
+        *("cp", "datasets", "exceptions"),
         *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection"),
         "tensor",
     ],
-    "polyad.cp": ["CP", "NonnegativeCP", "PoissonCP"],
+    "polyad.cp": ["CP", "NonnegativeCP", "PoissonCP", "SimilarityCP", "SupervisedCP"],
     "polyad.cp.nonnegative": ["NonnegativeCP"],
     "polyad.cp.poisson": ["PoissonCP"],
+    "polyad.cp.similarity": ["SimilarityCP"],
+    "polyad.cp.supervised": ["SupervisedCP"],
     "polyad.datasets": ["load_digits", "make_low_rank", "make_sparse"],
     "polyad.fitting": [
         *("Checkpoint", "FitOptions", "FitResult", "History", "Iteration", "Resumable", "Solver"),

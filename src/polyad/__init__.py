@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         selection,
         tensor,
     )
-    from polyad.cp import CP, NonnegativeCP, PoissonCP
+    from polyad.cp import CP, NonnegativeCP, PoissonCP, SimilarityCP, SupervisedCP
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
@@ -37,7 +37,9 @@ _HOMES = {
     "NonnegativeCP": "polyad.cp",
     "PoissonCP": "polyad.cp",
     "PolyadError": "polyad.exceptions",
+    "SimilarityCP": "polyad.cp",
     "Status": "polyad.exceptions",
+    "SupervisedCP": "polyad.cp",
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
 }
@@ -54,7 +56,9 @@ __all__ = [
     "NonnegativeCP",
     "PoissonCP",
     "PolyadError",
+    "SimilarityCP",
     "Status",
+    "SupervisedCP",
     "__version__",
     "cp",
     "datasets",

@@ -319,7 +319,7 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             )
             raise InvalidTypeError(message)
         parameters = {
-            name: _portable(value)
+            name: self._saved_parameter(name, value)
             for name, value in self.get_params(deep=False).items()
             if name not in self._unsaved_parameters
         }
@@ -330,6 +330,10 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         }
         content = {"class": type(self).__name__, "parameters": parameters, "learned": learned}
         write_archive(path, "model", content)
+
+    def _saved_parameter(self, name: str, value: Any) -> Any:
+        """Return a parameter as a model file holds it; ``_restore`` gets it in this form."""
+        return _portable(value)
 
     @classmethod
     def _restore(cls, content: dict[str, Any]) -> Self:

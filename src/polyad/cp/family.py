@@ -85,7 +85,7 @@ class CPFamily(TensorEstimator):
 
     @abstractmethod
     def _solver(self, problem: Any, fixed_modes: list[int]) -> FactorSolver[Any]:
-        """Make the solver of a problem."""
+        """Make the solver of a problem; one with side information has ``_informed_solver``."""
 
     @abstractmethod
     def _rows(self, problem: Any) -> Array:
@@ -94,6 +94,12 @@ class CPFamily(TensorEstimator):
     @abstractmethod
     def _own_identity(self) -> dict[str, Any]:
         """Return the parameters of the member that a checkpoint must agree with."""
+
+    def _informed_solver(
+        self, given: TensorInput, y: Any, problem: Any, fixed_modes: list[int]
+    ) -> FactorSolver[Any]:
+        """Make the solver of a problem; members with side information read it here."""
+        return self._solver(problem, fixed_modes)
 
     def _read_init(self, problem: FitData, init: Any) -> Any:
         """Return the name of a start, or the factors of a given one."""
@@ -154,11 +160,15 @@ class CPFamily(TensorEstimator):
         array of shape (n_samples, n_components)
             The best coefficients of each sample on ``components_``.
         """
+        features, labels = self._features(X, mask)
+        return self._named(features, labels)
+
+    def _features(self, X: Any, mask: Any) -> tuple[Array, np.ndarray | None]:
+        """Return the features of new samples, and their labels."""
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):
             problem = self._problem(given)
-            features = self._rows(problem) * 2.0**problem.exponent
-        return self._named(features, given.labels[0])
+            return self._rows(problem) * 2.0**problem.exponent, given.labels[0]
 
     def inverse_transform(self, X: Array) -> Array:
         """Return the samples that features stand for.
@@ -207,7 +217,7 @@ class CPFamily(TensorEstimator):
         return self._explained_variation(X, mask)
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def _fit(self, X: Any, mask: Any) -> None:
+    def _fit(self, X: Any, mask: Any, y: Any = None) -> None:
         read_callbacks(self.callbacks)
         Checkpoint.of(self.checkpoint)
         earlier = self.kruskal_ if self.warm_start and hasattr(self, "factors_") else None
@@ -240,7 +250,7 @@ class CPFamily(TensorEstimator):
                 )
             if problem.norm_squared == 0:
                 self._warn_about_data("every entry is zero, and so is the decomposition.")
-            solver = self._solver(problem, fixed)
+            solver = self._informed_solver(given, y, problem, fixed)
             broken: FitError | None = None
             try:
                 result = self._run(solver, self.init if earlier is None else earlier)

@@ -123,6 +123,13 @@ class FitData:
         """Return the modes of dense data that have slices without observations, and the first."""
         return []
 
+    def seen(self, mode: int) -> np.ndarray | None:
+        """Say which rows of a mode have observations; None if all have.
+
+        A row without any is held at zero.
+        """
+        return None
+
 
 class Problem(FitData, ABC):
     """Data, as least squares sees it."""
@@ -214,6 +221,10 @@ class ObservedSparse(ObservedProblem):
         difference = self.tensor.values.astype(np.float64) - self.tensor.values_of(factors)
         return float(np.sum(difference * difference))
 
+    def seen(self, mode: int) -> np.ndarray | None:
+        """Say which rows of a mode have stored entries."""
+        return np.bincount(self.tensor.coords[mode], minlength=self.shape[mode]) > 0
+
 
 class ObservedDense(ObservedProblem):
     """Dense data with a mask.
@@ -235,17 +246,22 @@ class ObservedDense(ObservedProblem):
         xp = array_namespace(array)
         super().__init__(DenseTensor(xp.where(observed, array, xp.zeros_like(array))))
         self.mask = DenseTensor(xp.astype(observed, array.dtype))
+        modes = range(len(self.shape))
+        outside = [tuple(k for k in modes if k != mode) for mode in modes]
+        self._counts = [xp.sum(self.mask.array, axis=others) for others in outside]
 
     def unobserved_slices(self) -> list[tuple[int, int]]:
         """Return the modes that have slices without observations, and the first of them."""
         xp = array_namespace(self.mask.array)
-        found = []
-        for mode in range(len(self.shape)):
-            others = tuple(k for k in range(len(self.shape)) if k != mode)
-            counts = xp.sum(self.mask.array, axis=others)
-            if bool(xp.any(counts == 0)):
-                found.append((mode, int(xp.argmin(counts))))
-        return found
+        return [
+            (mode, int(xp.argmin(counts)))
+            for mode, counts in enumerate(self._counts)
+            if bool(xp.any(counts == 0))
+        ]
+
+    def seen(self, mode: int) -> np.ndarray | None:
+        """Say which rows of a mode have observations."""
+        return to_numpy(self._counts[mode] > 0)
 
     def digest(self) -> str:
         """Return a short name for the content of the data and the mask."""
@@ -257,10 +273,11 @@ class ObservedDense(ObservedProblem):
         n, rank = (int(size) for size in factors[mode].shape)
         rhs = self.tensor.mttkrp(factors, mode)
         step = max(1, _NORMALS_AT_A_TIME // rank**2)
+        seen = self._counts[mode] > 0
         if n <= step:
             normal = _normal_matrices(self.mask, factors, mode)
             average = xp.mean(_traces(normal))
-            return self._solve(rule, mode, (normal, rhs, factors[mode]), average)
+            return self._solve(rule, mode, (normal, rhs, factors[mode], seen), average)
         # The average over all rows comes before the first block, by the diagonals alone.
         squares = self.mask.mttkrp([factor * factor for factor in factors], mode)
         average = xp.mean(xp.sum(double(squares), axis=1))
@@ -270,19 +287,18 @@ class ObservedDense(ObservedProblem):
             mask = DenseTensor(self.mask.array[(*(slice(None),) * mode, rows)])
             own = [f[rows, :] if k == mode else f for k, f in enumerate(factors)]
             normal = _normal_matrices(mask, own, mode)
-            solved.append(self._solve(rule, mode, (normal, rhs[rows, :], own[mode]), average))
+            system = (normal, rhs[rows, :], own[mode], seen[rows])
+            solved.append(self._solve(rule, mode, system, average))
         return xp.concat(solved, axis=0)
 
     def _solve(
-        self, rule: UpdateRule, mode: int, system: tuple[Array, Array, Array], average: Array
+        self, rule: UpdateRule, mode: int, system: tuple[Array, Array, Array, Array], average: Array
     ) -> Array:
         """Apply a rule to normal matrices, right-hand sides and rows; unobserved rows are zero."""
-        normal, rhs, current = system
+        normal, rhs, current, seen = system
         xp = array_namespace(rhs)
-        trace = _traces(normal)
-        seen = trace > 0
-        shift = epsilon_of(self.dtype) * xp.maximum(trace, average)
-        shift = xp.where(seen, shift, xp.ones_like(shift))
+        shift = epsilon_of(self.dtype) * xp.maximum(_traces(normal), average)
+        shift = xp.where(shift > 0, shift, xp.ones_like(shift))
         normal = normal + shift[:, None, None] * xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
         solved = rule.solve_rows(normal, rhs, current, mode)
         return xp.where(seen[:, None], solved, xp.zeros_like(solved))

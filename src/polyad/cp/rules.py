@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,6 +116,11 @@ def double(array: Array) -> Array:
     """Return the array in float64, in which small systems are solved and sums are made."""
     xp = array_namespace(array)
     return xp.astype(array, xp.float64, copy=False)
+
+
+def like(array: np.ndarray, reference: Array) -> Array:
+    """Bring a NumPy array to the namespace and device of another, in its own number type."""
+    return array_namespace(reference).asarray(array, device=device(reference))
 
 
 def epsilon_of(dtype: Any) -> float:

@@ -303,3 +303,13 @@ def test_samples_of_few_entries_are_fitted_as_well_by_fit_as_by_transform():
     X = coo_array((generator.random(300), coords), shape=(200, 20, 10))
     model = NonnegativeCP(5, missing="unobserved", max_iter=5, random_state=0).fit(X)
     assert model.score(X) == pytest.approx(explained_variation(X, model), abs=1e-9)
+
+
+def test_a_fit_of_torch_data_goes_on_from_its_checkpoint(tmp_path):
+    X = torch.tensor(BASE)
+    common = {"random_state": 0, "tol": 0}
+    whole = NonnegativeCP(2, max_iter=6, **common).fit(X)
+    NonnegativeCP(2, max_iter=3, checkpoint=tmp_path / "state", **common).fit(X)
+    resumed = NonnegativeCP(2, max_iter=6, checkpoint=tmp_path / "state", **common).fit(X)
+    assert resumed.history_.objective == whole.history_.objective
+    assert all(map(torch.equal, resumed.factors_, whole.factors_))

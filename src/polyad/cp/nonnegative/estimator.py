@@ -9,8 +9,8 @@ import numpy as np
 from array_api_compat import array_namespace
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
-from polyad.cp.nonnegative.rules import Descent
+from polyad.cp.family import COMMON_CONSTRAINTS
+from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.nonnegative.solver import NonnegativeLeastSquares
 from polyad.cp.parameters import read_penalties
 from polyad.cp.problem import Problem, build_problem
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from polyad.validation import Missing, TensorInput
 
 
-class NonnegativeCP(CPFamily):
+class NonnegativeCP(NonnegativeFamily):
     r"""CP decomposition with nonnegative factors and a squared loss.
 
     Minimises
@@ -204,28 +204,9 @@ class NonnegativeCP(CPFamily):
             problem, method=self.solver, sparsity=sparsity, ridge=ridge, fixed_modes=fixed_modes
         )
 
-    def _start(self, problem: Problem, init: Any, number: int, seed: int) -> list[Array]:
-        factors = super()._start(problem, init, number, seed)
-        xp = array_namespace(factors[0])
-        if isinstance(init, str):
-            # An entry of zero stays zero under multiplication, and is slow to leave otherwise.
-            sizes = [xp.abs(factor) for factor in factors]
-            return [size + 0.01 * float(xp.mean(size)) for size in sizes]
-        if any(bool(xp.any(factor < 0)) for factor in factors):
-            message = "init has negative entries; NonnegativeCP needs nonnegative factors."
-            raise InvalidInputError(message)
-        return factors
-
     def _rows(self, problem: Problem) -> Array:
-        others, scale = self._others()
-        start = problem.asarray(np.zeros((problem.shape[0], self._n_features_out)))
-        others = [problem.asarray(factor) for factor in others]
         sparsity, ridge = read_penalties(self.sparsity, self.ridge, len(problem.shape), [])
-        # The penalties of a sample are those of the unscaled data.
-        unit = 2.0**-problem.exponent
-        exact = Descent([weight * unit for weight in sparsity], ridge, exact=True)
-        rows = problem.minimizer([start, *others], 0, exact)
-        return rows * problem.asarray(scale)[None, :]
+        return self._nonnegative_rows(problem, sparsity[0], ridge[0])
 
     def _own_identity(self) -> dict[str, Any]:
         return {

@@ -105,6 +105,10 @@ class NonnegativeLeastSquares(LeastSquaresSolver):
             factors[0] = self.problem.minimizer(factors, 0, exact)
         return factors
 
+    def adopt(self, state: ALSState) -> ALSState:
+        """Move the factors of a checkpoint to the namespace, device and type of the data."""
+        return ALSState([self.problem.asarray(f) for f in state.factors], state.residual)
+
     def _share_out(self, factors: Sequence[Array]) -> list[Array]:
         """Scale the columns of each component over the modes; the model stays the same."""
         if not any(self.sparsity[k] or self.ridge[k] for k in self.free_modes):
