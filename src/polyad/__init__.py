@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         selection,
         tensor,
     )
-    from polyad.cp import CP, NonnegativeCP, PoissonCP
+    from polyad.cp import CP, NonnegativeCP, PoissonCP, StochasticCP
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
@@ -38,6 +38,7 @@ _HOMES = {
     "PoissonCP": "polyad.cp",
     "PolyadError": "polyad.exceptions",
     "Status": "polyad.exceptions",
+    "StochasticCP": "polyad.cp",
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
 }
@@ -55,6 +56,7 @@ __all__ = [
     "PoissonCP",
     "PolyadError",
     "Status",
+    "StochasticCP",
     "__version__",
     "cp",
     "datasets",
