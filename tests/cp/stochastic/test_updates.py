@@ -177,6 +177,17 @@ def test_rows_under_a_graph_solve_their_sylvester_equation():
     np.testing.assert_allclose(rows, expected, atol=1e-11)
 
 
+def test_rows_of_large_batches_are_solved_for_by_steps(monkeypatch):
+    matrix = laplacian(SIMILARITY)
+    q = (B.T @ B) * (C.T @ C)
+    rhs = np.einsum("nij,ir,jr->nr", X, B, C)
+    rules = [GraphRows(r, 0.7, matrix, one_step=False) for r in (RIDGE, 0.0)]
+    direct = [rule.solve(q, rhs, None, 0) for rule in rules]
+    monkeypatch.setattr("polyad.cp.stochastic.graph._MOST_EIGENVECTORS", 5)
+    stepwise = [rule.solve(q, rhs, None, 0) for rule in rules]
+    np.testing.assert_allclose(direct, stepwise, atol=1e-9)
+
+
 def test_rows_with_matrices_of_their_own():
     parts = generator.standard_normal((12, 4, 3))
     normal = np.einsum("nkr,nks->nrs", parts, parts) + 0.1 * np.eye(3)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # What two entries of a similarity matrix may differ by, as a part of its largest entry.
 _ASYMMETRY = 1e-8
+# Eigenvectors of a graph cost the cube of its size: for larger batches steps are cheaper.
+_MOST_EIGENVECTORS = 512
 # Conjugate gradients end at this part of the right-hand side.
 _ROUNDING = 1e-13
 # The graph in the program of the ATD authors: G = 100 ((1/n + 0.01) I - 11'/n).
@@ -199,7 +201,7 @@ class GraphRows(LeastSquares):
         self.one_step = one_step
 
     def solve(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
-        """Solve the Sylvester equation in the eigenvectors of both matrices."""
+        """Solve the Sylvester equation in the eigenvectors of both matrices, or by steps."""
         xp = array_namespace(rhs)
         graph = xp.asarray(self.matrix, device=device(rhs))
         if self.one_step:
@@ -208,6 +210,13 @@ class GraphRows(LeastSquares):
             return xp.astype(super().solve(normal, moved, current, mode), rhs.dtype)
         if not bool(xp.all(xp.isfinite(normal))):
             return super().solve(normal, rhs, current, mode)
+        if rhs.shape[0] > _MOST_EIGENVECTORS:
+            rank = int(normal.shape[0])
+            # Directions that only rounding tells of get a shift at its level.
+            shift = rank * epsilon_of(rhs.dtype) * float(xp.max(xp.abs(normal)))
+            eye = xp.eye(rank, dtype=xp.float64, device=device(rhs))
+            each = xp.broadcast_to(double(normal) + shift * eye, (int(rhs.shape[0]), rank, rank))
+            return self.solve_rows(each, rhs, current, mode)
         penalties, left = xp.linalg.eigh(graph)
         eigenvalues, right = xp.linalg.eigh(double(normal))
         scale = eigenvalues[None, :] + self.ridge + self.weight * penalties[:, None]
