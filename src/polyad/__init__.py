@@ -22,7 +22,14 @@ if TYPE_CHECKING:
         selection,
         tensor,
     )
-    from polyad.cp import CP, NonnegativeCP, PoissonCP, SimilarityCP, SupervisedCP
+    from polyad.cp import (
+        CP,
+        NonnegativeCP,
+        PoissonCP,
+        SimilarityCP,
+        StochasticCP,
+        SupervisedCP,
+    )
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
@@ -39,6 +46,7 @@ _HOMES = {
     "PolyadError": "polyad.exceptions",
     "SimilarityCP": "polyad.cp",
     "Status": "polyad.exceptions",
+    "StochasticCP": "polyad.cp",
     "SupervisedCP": "polyad.cp",
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
@@ -58,6 +66,7 @@ __all__ = [
     "PolyadError",
     "SimilarityCP",
     "Status",
+    "StochasticCP",
     "SupervisedCP",
     "__version__",
     "cp",

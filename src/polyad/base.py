@@ -73,6 +73,12 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Validate new samples against the modes that the model was fitted to."""
         check_is_fitted(self)
         given = as_tensor_input(X, allow_nan=self._accepts_nan, mask=mask)
+        self._check_order(given)
+        self._check_feature_names_of(X, given, reset=False)
+        return self._in_the_shape_of_the_model(given)
+
+    def _check_order(self, given: TensorInput) -> None:
+        """Refuse samples with more or fewer modes than the model has."""
         expected = tuple(int(factor.shape[0]) for factor in self.factors_)
         if len(given.shape) != len(expected):
             message = (
@@ -81,7 +87,10 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 f"shape (n_samples, {', '.join(map(str, expected[1:]))})."
             )
             raise InvalidInputError(message)
-        self._check_feature_names_of(X, given, reset=False)
+
+    def _in_the_shape_of_the_model(self, given: TensorInput) -> TensorInput:
+        """Bring labelled samples to the modes of the model, and refuse other sizes."""
+        expected = tuple(int(factor.shape[0]) for factor in self.factors_)
         given = self._aligned(given)
         for mode in range(1, len(expected)):
             if given.shape[mode] != expected[mode]:

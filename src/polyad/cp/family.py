@@ -268,7 +268,7 @@ class CPFamily(TensorEstimator):
         init = self._read_init(problem, init)
 
         def start(number: int, seed: int) -> Any:
-            return solver.init(self._start(problem, init, number, seed))
+            return self._begin(solver, init, number, seed)
 
         # Given factors are one start; more of the same would only repeat it.
         n_starts = self.n_init if isinstance(init, str) else 1
@@ -286,6 +286,10 @@ class CPFamily(TensorEstimator):
         if checkpoint is not None:
             resumable = Resumable(checkpoint, self._identity(solver), solver.state_type)
         return fit_best(solver, start, seeds, options, resumable=resumable)
+
+    def _begin(self, solver: FactorSolver[Any], init: Any, number: int, seed: int) -> Any:
+        """Return the state that a restart begins with."""
+        return solver.init(self._start(solver.problem, init, number, seed))
 
     def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
         """Return the factors that a restart begins with."""
@@ -313,7 +317,7 @@ class CPFamily(TensorEstimator):
         """
         init = self.init
         if not isinstance(init, str):
-            init = digest(given_start(solver.problem, self.n_components, init))
+            init = digest(self._read_init(solver.problem, init))
         seed = self.random_state
         return {
             "method": solver.name,

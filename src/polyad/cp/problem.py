@@ -149,6 +149,11 @@ class Problem(FitData, ABC):
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual."""
 
+    def fit_samples(self, factors: Sequence[Array], rule: UpdateRule) -> tuple[Array, float]:
+        """Return the factor of mode 0 that a rule gives, and the squared residual with it."""
+        rows = self.minimizer(factors, 0, rule)
+        return rows, self.residual([rows, *factors[1:]])
+
 
 class CompleteProblem(Problem):
     """Every entry is known; in sparse data, those not stored are zero."""
@@ -175,6 +180,12 @@ class CompleteProblem(Problem):
     def residual(self, factors: Sequence[Array]) -> float:
         """Return ``|X|² - 2 <X, model> + |model|²``."""
         return self._residual(factors, self.tensor.mttkrp(factors, 0), factors[0])
+
+    def fit_samples(self, factors: Sequence[Array], rule: UpdateRule) -> tuple[Array, float]:
+        """As for every problem, in one pass over the data."""
+        rhs = self.tensor.mttkrp(factors, 0)
+        rows = rule.solve(_gram(factors, 0), rhs, factors[0], 0)
+        return rows, self._residual([rows, *factors[1:]], rhs, rows)
 
     def _residual(self, factors: Sequence[Array], rhs: Array, factor: Array) -> float:
         inner = float(array_namespace(rhs).sum(double(rhs) * double(factor)))

@@ -6,6 +6,7 @@ one matrix per row otherwise. A rule solves them, with or without constraints an
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,9 @@ def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
         Added to the diagonal of ``N``.
     """
     xp = array_namespace(rhs)
+    if not bool(xp.all(xp.isfinite(normal))):
+        # Eigenvectors of this cannot be had; the driver tells of an objective that is not finite.
+        return xp.full_like(rhs, math.nan)
     eigenvalues, vectors = xp.linalg.eigh(double(normal))
     eigenvalues = eigenvalues + ridge
     rank = int(normal.shape[0])

@@ -147,7 +147,9 @@ def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_arra
     return pieces
 
 
-def given_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
+def given_start(
+    problem: FitData, n_components: int, init: Any, *, any_samples: bool = False
+) -> list[Array]:
     """Read factors that a user gave, with the weights put into the first one.
 
     Parameters
@@ -158,10 +160,14 @@ def given_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
         The number of components that the factors must have.
     init : KruskalTensor, CPTensor, (weights, factors), dict or sequence of factors
         What was given.
+    any_samples : bool
+        Whether the factor of the samples may have any number of rows.
     """
     weights, factors = _parts(init)
     shapes = [tuple(factor.shape) for factor in factors]
     expected = [(size, n_components) for size in problem.shape]
+    if any_samples and shapes:
+        expected[0] = (shapes[0][0], n_components)
     if shapes != expected:
         message = f"init has factors of shape {shapes}; this fit needs {expected}."
         raise InvalidInputError(message)
