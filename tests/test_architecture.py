@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 GROUND = {"exceptions", "arrays", "threads", "files", "_version"}
 FLOORS = {"tensor", "fitting"}
-MIDDLE = {"validation", "base"}
+MIDDLE = {"validation", "sources", "base"}
 ROOMS = {"cp"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
@@ -27,6 +27,7 @@ MAY_USE = {
     "tensor": set(),
     "fitting": set(),
     "validation": {"tensor"},
+    "sources": {"validation", "tensor"},
     "base": {"validation", "tensor", "fitting"},
     **{room: FLOORS | MIDDLE for room in ROOMS},
     "datasets": FLOORS | MIDDLE | ROOMS,
@@ -101,7 +102,9 @@ def test_only_the_surface_knows_scikit_learn(module):
     assert "sklearn" not in packages
 
 
-OPTIONAL = {"torch", "matplotlib", "tensorly", "pyttb", "sparse", "xarray", "polars", "dask"}
+OPTIONAL = {
+    *("torch", "matplotlib", "tensorly", "pyttb", "sparse", "xarray", "polars", "dask", "zarr"),
+}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -176,13 +179,18 @@ def test_files_stay_readable(path):
 PUBLIC = {
     "polyad": [
         *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "NonnegativeCP"),
-        *("PoissonCP", "PolyadError", "Status", "__version__", "cp", "datasets", "exceptions"),
-        *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection"),
-        "tensor",
+        *("PoissonCP", "PolyadError", "SimilarityCP", "Status", "StochasticCP", "SupervisedCP"),
+        *("__version__", "cp", "datasets", "exceptions", "factor_match_score", "fitting", "io"),
+        *("load", "metrics", "report", "selection", "tensor"),
     ],
-    "polyad.cp": ["CP", "NonnegativeCP", "PoissonCP"],
+    "polyad.cp": [
+        *("CP", "NonnegativeCP", "PoissonCP", "SimilarityCP", "StochasticCP", "SupervisedCP"),
+    ],
     "polyad.cp.nonnegative": ["NonnegativeCP"],
     "polyad.cp.poisson": ["PoissonCP"],
+    "polyad.cp.similarity": ["SimilarityCP"],
+    "polyad.cp.stochastic": ["StochasticCP"],
+    "polyad.cp.supervised": ["SupervisedCP"],
     "polyad.datasets": ["load_digits", "make_low_rank", "make_sparse"],
     "polyad.fitting": [
         *("Checkpoint", "FitOptions", "FitResult", "History", "Iteration", "Resumable", "Solver"),

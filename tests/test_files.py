@@ -2,9 +2,12 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
+from polyad.exceptions import InvalidTypeError
 from polyad.files import replacing
 
 
@@ -136,3 +139,50 @@ def test_two_writers_at_once_do_not_mix(tmp_path):
         second.write(b"bb")
     assert path.read_bytes() == b"aaaa"  # the block that ends last
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_link_stays_a_link_and_its_target_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "file", tmp_path / "link"
+    link.symlink_to(target)
+    for text in (b"new where nothing was", b"newer"):
+        with replacing(link) as stream:
+            stream.write(text)
+        assert link.is_symlink()
+        assert target.read_bytes() == text
+    assert os.listdir(tmp_path / "there") == ["file"]
+
+
+KILLED = """
+import os, signal, sys
+from polyad.files import replacing
+with replacing(sys.argv[1]) as stream:
+    stream.write(b"half")
+    stream.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is of POSIX")
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
+    for name in ("file", "file.other"):
+        subprocess.run([sys.executable, "-c", KILLED, tmp_path / name], check=False)
+    left = sorted(name for name in os.listdir(tmp_path) if name.endswith(".tmp"))
+    assert len(left) == 2
+    strangers = [".file.tmp", ".file.123.tmp", ".file.12345678-1-ab.polyad.tmp", "note.txt"]
+    for name in strangers:
+        (tmp_path / name).touch()
+    with replacing(tmp_path / "file") as stream:
+        # A file that is being written, here by this process, is never taken for a leftover.
+        with replacing(tmp_path / "file") as inner:
+            inner.write(b"first")
+        stream.write(b"second")
+    assert (tmp_path / "file").read_bytes() == b"second"
+    other = next(name for name in left if name.startswith(".file.other"))
+    assert sorted(os.listdir(tmp_path)) == sorted(["file", other, *strangers])
+
+
+@pytest.mark.parametrize("path", [5, None, b"file"])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(InvalidTypeError, match="The path is a"), replacing(path):
+        pass

@@ -126,7 +126,7 @@ def test_an_unknown_number_of_a_mode(model, mode):
 
 @pytest.mark.parametrize("component", [2, -1, 0.5, None, "cp0"])
 def test_an_unknown_component(model, component):
-    with pytest.raises(InvalidInputError, match=rf"component={component}.*0\.\.1"):
+    with pytest.raises(InvalidInputError, match=rf"component={component!r}.*0\.\.1"):
         model.top(component, "drug")
 
 

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
         transport,
         wasserstein,
     )
-    from polyad.cp import CP, NonnegativeCP, PoissonCP
+    from polyad.cp import (
+        CP,
+        NonnegativeCP,
+        PoissonCP,
+        SimilarityCP,
+        StochasticCP,
+        SupervisedCP,
+    )
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
@@ -40,7 +47,10 @@ _HOMES = {
     "NonnegativeCP": "polyad.cp",
     "PoissonCP": "polyad.cp",
     "PolyadError": "polyad.exceptions",
+    "SimilarityCP": "polyad.cp",
     "Status": "polyad.exceptions",
+    "StochasticCP": "polyad.cp",
+    "SupervisedCP": "polyad.cp",
     "WassersteinCP": "polyad.wasserstein",
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
@@ -59,7 +69,10 @@ __all__ = [
     "NonnegativeCP",
     "PoissonCP",
     "PolyadError",
+    "SimilarityCP",
     "Status",
+    "StochasticCP",
+    "SupervisedCP",
     "WassersteinCP",
     "__version__",
     "cp",

@@ -15,7 +15,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.arrays import Array, to_numpy
-from polyad.exceptions import DataWarning, InvalidInputError, ModelFileError, Status, warn_user
+from polyad.exceptions import (
+    DataWarning,
+    InvalidInputError,
+    InvalidTypeError,
+    ModelFileError,
+    Status,
+    warn_user,
+)
 from polyad.fitting.archive import write_archive
 from polyad.fitting.history import History
 from polyad.tensor.kruskal import KruskalTensor
@@ -66,6 +73,12 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Validate new samples against the modes that the model was fitted to."""
         check_is_fitted(self)
         given = as_tensor_input(X, allow_nan=self._accepts_nan, mask=mask)
+        self._check_order(given)
+        self._check_feature_names_of(X, given, reset=False)
+        return self._in_the_shape_of_the_model(given)
+
+    def _check_order(self, given: TensorInput) -> None:
+        """Refuse samples with more or fewer modes than the model has."""
         expected = tuple(int(factor.shape[0]) for factor in self.factors_)
         if len(given.shape) != len(expected):
             message = (
@@ -74,7 +87,10 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 f"shape (n_samples, {', '.join(map(str, expected[1:]))})."
             )
             raise InvalidInputError(message)
-        self._check_feature_names_of(X, given, reset=False)
+
+    def _in_the_shape_of_the_model(self, given: TensorInput) -> TensorInput:
+        """Bring labelled samples to the modes of the model, and refuse other sizes."""
+        expected = tuple(int(factor.shape[0]) for factor in self.factors_)
         given = self._aligned(given)
         for mode in range(1, len(expected)):
             if given.shape[mode] != expected[mode]:
@@ -142,6 +158,37 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         from sklearn.utils.validation import _check_feature_names
 
         _check_feature_names(self, X if len(given.shape) == 2 else None, reset=reset)
+
+    # The loss of single entries, for the choice of the rank. Methods whose loss is not the squared
+    # error override both.
+
+    def _entry_loss(self, values: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        """Return the loss of each of some entries for what the fitted model says of them.
+
+        Parameters
+        ----------
+        values : array of float64 of shape (n,)
+            Entries of the data.
+        expected : array of float64 of shape (n,)
+            The entries of ``kruskal_`` at the same places.
+        """
+        squares: np.ndarray = (values - expected) ** 2
+        return squares
+
+    def _entry_fill(self, expected: np.ndarray) -> np.ndarray:
+        """Return the data whose loss is lowest at given entries of the model.
+
+        An entry that is to be left out of a fit without being missing is filled with it, again
+        after each fit. That is the mean of the data where the loss is a likelihood of the
+        exponential family, whatever its link: then this is expectation maximization. It depends
+        on the parameters alone.
+
+        Parameters
+        ----------
+        expected : array of float64 of shape (n,)
+            Entries of ``kruskal_``.
+        """
+        return expected
 
     def _report_ending(self) -> None:
         """Warn once, with the advice of the status, if the fit did not end as it should."""
@@ -224,11 +271,14 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """
         table = self.factor_table(mode)
         n_components = table.shape[1]
-        if not isinstance(component, Integral) or not 0 <= component < n_components:
-            message = f"component={component} does not exist; there are 0..{n_components - 1}."
+        if not _is_whole(component) or not 0 <= component < n_components:
+            message = f"component={component!r} does not exist; there are 0..{n_components - 1}."
+            raise InvalidInputError(message)
+        if not _is_whole(k) or k < 0:
+            message = f"k={k!r} is not a number of labels; give a whole number of zero or more."
             raise InvalidInputError(message)
         column = table.iloc[:, component]
-        order = np.argsort(-np.abs(column.to_numpy()), kind="stable")[: max(0, k)]
+        order = np.argsort(-np.abs(column.to_numpy()), kind="stable")[:k]
         return column.iloc[order]
 
     def _mode_number(self, mode: int | str) -> int:
@@ -240,8 +290,8 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             names = "none" if self.modes_ is None else ", ".join(map(repr, self.modes_))
             message = f"mode={mode!r} is not a name of a mode; the names are: {names}."
             raise InvalidInputError(message)
-        if not isinstance(mode, Integral) or not -n_modes <= mode < n_modes:
-            message = f"mode={mode} does not exist; there are 0..{n_modes - 1}."
+        if not _is_whole(mode) or not -n_modes <= mode < n_modes:
+            message = f"mode={mode!r} does not exist; there are 0..{n_modes - 1}."
             raise InvalidInputError(message)
         return mode % n_modes
 
@@ -270,8 +320,15 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         path : path-like
             The file to create or replace; it is replaced only once the new one is complete.
         """
+        if type(self).__module__.partition(".")[0] != "polyad":
+            message = (
+                f"{type(self).__name__} is not an estimator of polyad but of "
+                f"{type(self).__module__}, and polyad.load makes no others: the file could not be "
+                "read. Keep it with joblib.dump(model, path)."
+            )
+            raise InvalidTypeError(message)
         parameters = {
-            name: _portable(value)
+            name: self._saved_parameter(name, value)
             for name, value in self.get_params(deep=False).items()
             if name not in self._unsaved_parameters
         }
@@ -282,6 +339,10 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         }
         content = {"class": type(self).__name__, "parameters": parameters, "learned": learned}
         write_archive(path, "model", content)
+
+    def _saved_parameter(self, name: str, value: Any) -> Any:
+        """Return a parameter as a model file holds it; ``_restore`` gets it in this form."""
+        return _portable(value)
 
     @classmethod
     def _restore(cls, content: dict[str, Any]) -> Self:
@@ -365,6 +426,10 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         tags.input_tags.allow_nan = self._accepts_nan
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _is_floating(array: Any) -> bool:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
+import platform
+import re
 import tempfile
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+
+from polyad.exceptions import InvalidTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,20 +24,26 @@ if TYPE_CHECKING:
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a temporary file beside ``path`` that takes its place when the block ends well.
 
-    If the block raises, or the disk is full, or the process dies, ``path`` keeps what it had.
+    If the block raises, or the disk is full, or the process dies, ``path`` keeps what it had. What
+    a process that was killed left of such a file is removed with the next one. A link stays a link:
+    the file that it points to is replaced.
 
     Parameters
     ----------
     path : path-like
         The file to create or replace.
     """
-    target = Path(path)
+    target = read_path(path)
+    if target.is_symlink():
+        target = Path(os.path.realpath(target))
     if not target.parent.is_dir():
         message = f"The folder of {target.name} does not exist. Create it first"
         raise FileNotFoundError(errno.ENOENT, message, str(target.parent))
     # A part of the name is enough to tell whose the file is, and leaves room for the rest.
+    name = f".{target.name[:40]}.{_place()}-"
+    _remove_leftovers(target.parent, name)
     handle, temporary = tempfile.mkstemp(
-        prefix=f".{target.name[:40]}.", suffix=".tmp", dir=target.parent
+        prefix=f"{name}{os.getpid()}-", suffix=".polyad.tmp", dir=target.parent
     )
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -55,3 +67,46 @@ def _mode_of(target: Path) -> int:
         mask = os.umask(0)
         os.umask(mask)
         return 0o666 & ~mask
+
+
+def read_path(path: object) -> Path:
+    """Return a path, or say what was given instead of one."""
+    if isinstance(path, (str, os.PathLike)):
+        return Path(path)
+    message = f"The path is a {type(path).__name__}: {path!r}. Give the name of a file."
+    raise InvalidTypeError(message)
+
+
+@lru_cache(maxsize=1)
+def _place() -> str:
+    """Return a short name for where the number of a process has its meaning.
+
+    That is this machine or, on Linux, this container of it.
+    """
+    container = ""
+    with contextlib.suppress(OSError):
+        container = os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(f"{platform.node()} {container}".encode()).hexdigest()[:8]
+
+
+def _remove_leftovers(folder: Path, name: str) -> None:
+    """Remove what processes that no longer run left of files that they were writing."""
+    if os.name != "posix":  # elsewhere there is no harmless way to ask for a process
+        return
+    pattern = re.compile(re.escape(name) + r"(\d+)-\w+\.polyad\.tmp")
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(folder):
+            found = pattern.fullmatch(entry)
+            if found and not _is_running(int(found[1])):
+                with contextlib.suppress(OSError):
+                    os.unlink(folder / entry)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # the signal zero asks and does nothing
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,11 +29,12 @@ from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.labels import LabelledTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from polyad.arrays import Array
 
 Missing = Literal["zero", "unobserved"]
+Access = Literal["whole", "blocks", "batches", "once"]
 
 _ACCEPTED = (
     "Accepted are NumPy and array-API arrays with 2 or more dimensions, scipy.sparse matrices and "
@@ -121,6 +123,47 @@ def as_tensor_input(X: Any, *, allow_nan: bool = False, mask: Any = None) -> Ten
         allow_nan = True
     _check_values(given, allow_nan=allow_nan)
     return given
+
+
+def sample_access(X: Any) -> Access:
+    """Say how the samples of ``X`` can be read.
+
+    Parameters
+    ----------
+    X : object
+        What a user gave.
+
+    Returns
+    -------
+    {'whole', 'blocks', 'batches', 'once'}
+        ``'blocks'`` for arrays on disk, which are read by slices of the first axis: a NumPy memory
+        map, zarr, h5py, or what else has ``shape``, ``dtype``, ``ndim`` and slicing and is no
+        array itself. ``'batches'`` for what gives batches of samples as often as asked: a
+        callable that returns an iterable, a list or tuple of arrays of order 2 or more, or an
+        object that can be iterated over. ``'once'`` for an iterator, such as a generator.
+        ``'whole'`` for all else.
+    """
+    package = type(X).__module__.partition(".")[0]
+    known = scipy.sparse.issparse(X) or package in _FOREIGN or isinstance(X, LabelledTensor)
+    if isinstance(X, np.memmap):
+        return "blocks"
+    if known or is_array_api_obj(X) or isinstance(X, (str, bytes, Mapping, Set)):
+        return "whole"
+    if all(hasattr(X, name) for name in ("shape", "dtype", "ndim", "__getitem__")):
+        return "blocks"
+    if hasattr(X, "shape") or hasattr(X, "__array__"):
+        return "whole"
+    if hasattr(X, "__next__"):
+        return "once"
+    if isinstance(X, Sequence):
+        is_list = isinstance(X, (list, tuple)) and len(X) > 0
+        return "batches" if is_list and all(_is_batch(item) for item in X) else "whole"
+    return "batches" if callable(X) or hasattr(X, "__iter__") else "whole"
+
+
+def _is_batch(item: Any) -> bool:
+    shape = getattr(item, "shape", ())
+    return isinstance(shape, tuple) and len(shape) >= 2
 
 
 def _unpack(X: Any) -> TensorInput:

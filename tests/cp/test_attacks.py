@@ -11,6 +11,7 @@ import pytest
 from scipy.sparse import coo_array
 
 from polyad import CP, KruskalTensor, Status
+from polyad.cp.rules import solve_normal
 from polyad.datasets import make_low_rank
 from polyad.exceptions import InvalidInputError, NumericalError
 from polyad.fitting.driver import FitError
@@ -177,6 +178,11 @@ def test_a_warm_start_goes_on_from_its_checkpoint(tmp_path):
     model = CP(3, max_iter=3, tol=0, checkpoint=tmp_path / "s", random_state=0, warm_start=True)
     model.fit(X)
     assert model.set_params(max_iter=6).fit(X).n_iter_ == 6
+
+
+def test_normal_equations_that_are_not_finite_have_no_solution():
+    normal = np.array([[np.inf, 0.0], [0.0, 1.0]])
+    assert np.isnan(solve_normal(normal, np.ones((3, 2), np.float32), 0.1)).all()
 
 
 def test_numpy_booleans_stop_a_fit():

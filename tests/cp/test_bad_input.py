@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_array
 
-from polyad import CP, KruskalTensor
-from polyad.exceptions import CheckpointError, PolyadError
+import polyad
+from polyad import CP, Checkpoint, KruskalTensor, NonnegativeCP, PoissonCP
+from polyad.exceptions import CheckpointError, InvalidInputError, InvalidTypeError, PolyadError
 
 X = np.random.default_rng(0).random((6, 5, 4))
 
@@ -57,7 +58,13 @@ def test_data(data, says):
         ({"init": [np.ones((6, 3)), np.ones((5, 3)), np.ones((4, 3))]}, "factors of shape"),
         ({"init": (np.ones(3), [np.ones((n, 2)) for n in X.shape])}, "weights of shape"),
         ({"init": [np.full((n, 2), np.nan) for n in X.shape]}, "NaN or infinity"),
+        ({"n_components": True}, "n_components=True"),
         ({"fixed_modes": [0]}, "has none"),
+        ({"fixed_modes": ["a"]}, "fixed_modes has 'a', a str; give the numbers of modes, 0..2"),
+        ({"fixed_modes": [1.5]}, "fixed_modes has 1.5, a float"),
+        ({"fixed_modes": [True]}, "fixed_modes has True, a bool"),
+        ({"callbacks": [1]}, "callbacks has 1, a int; give functions"),
+        ({"checkpoint": 5}, "checkpoint is a int; give a path"),
         ({"fixed_modes": [3]}, r"outside 0\.\.2"),
         ({"fixed_modes": [0, 1, 2]}, "nothing to fit"),
         ({"time_budget": 0.0}, "time_budget"),
@@ -128,3 +135,52 @@ def test_a_checkpoint_error_comes_before_work(tmp_path):
         CP(2, checkpoint=tmp_path / "mine.txt", callbacks=calls.append).fit(X)
     assert calls == []
     assert (tmp_path / "mine.txt").read_text() == "notes"
+
+
+@pytest.mark.parametrize("every", ["a", 2.5, True])
+def test_checkpoints_come_every_whole_number_of_iterations(every):
+    with pytest.raises(InvalidTypeError, match=f"every={every!r}"):
+        Checkpoint("fit.polyad", every=every)
+
+
+@pytest.mark.parametrize("path", [5, None, b"model"])
+def test_files_have_paths(path):
+    model = CP(1, random_state=0).fit(X)
+    for use in (Checkpoint, polyad.load, model.save):
+        with pytest.raises(InvalidTypeError, match="The path is a"):
+            use(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"k": 2.5}, "k=2.5"),
+        ({"k": "a"}, "k='a'"),
+        ({"k": -1}, "k=-1"),
+        ({"k": True}, "k=True"),
+        ({"component": True}, "component=True"),
+        ({"mode": True}, "mode=True"),
+    ],
+)
+def test_leading_labels(arguments, says):
+    model = CP(2, random_state=0).fit(X)
+    with pytest.raises(InvalidInputError, match=says):
+        model.top(**{"component": 0, "mode": 1, **arguments})
+    assert len(model.top(0, 1, k=np.int64(2))) == 2
+
+
+@pytest.mark.parametrize("estimator", [CP, NonnegativeCP, PoissonCP])
+def test_a_warm_start_has_the_components_of_the_model(estimator):
+    model = estimator(2, warm_start=True, random_state=0).fit(X)
+    with pytest.raises(InvalidInputError, match="a model of 2 components, but n_components=3"):
+        model.set_params(n_components=3).fit(X)
+
+
+class MyCP(CP):
+    """Of a module that polyad does not know."""
+
+
+def test_a_model_that_could_not_be_read_is_not_saved(tmp_path):
+    with pytest.raises(InvalidTypeError, match=r"MyCP is not an estimator of polyad.*joblib"):
+        MyCP(2).fit(X).save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()

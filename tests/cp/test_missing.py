@@ -1,8 +1,13 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.sparse import coo_array
 
-from polyad import CP, factor_match_score
+from polyad import CP, NonnegativeCP, factor_match_score
+from polyad.cp import problem
+from polyad.cp.rules import LeastSquares
+from polyad.cp.start import random_start
 from polyad.datasets import make_low_rank
 from polyad.exceptions import DataWarning, InvalidInputError
 
@@ -109,3 +114,38 @@ def test_score_counts_observed_entries_only():
     error = (X - model.kruskal_.to_dense())[~missing]
     expected = 1 - np.sum(error**2) / np.sum(X[~missing] ** 2)
     assert model.score(X, mask=~missing) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("estimator", [CP, NonnegativeCP])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_are_solved_in_blocks_with_the_same_result(monkeypatch, estimator, order):
+    """Blocks of one, of some and of all rows, of each mode."""
+    X = make_low_rank((9, 8, 7), 2, noise=0.2, nonnegative=True, random_state=0)[0]
+    data = np.asarray(np.where(holes(X, 0.4), np.nan, X), order=order)
+    data[3] = np.nan
+    models = []
+    for n_rows in (1, 4, 100):
+        monkeypatch.setattr(problem, "_NORMALS_AT_A_TIME", 4 * n_rows)
+        with pytest.warns(DataWarning, match="nothing was observed"):
+            models.append(estimator(2, tol=1e-8, random_state=0).fit(data))
+    for other in models[1:]:
+        np.testing.assert_allclose(
+            other.kruskal_.to_dense(), models[0].kruskal_.to_dense(), atol=1e-8
+        )
+        assert (other.factors_[0][3] == 0).all()
+
+
+def test_a_long_mode_with_missing_entries_needs_no_normal_matrix_per_row(monkeypatch):
+    monkeypatch.setattr(problem, "_NORMALS_AT_A_TIME", 1 << 16)
+    X = make_low_rank((20_000, 12), 2, noise=0.1, random_state=0)[0]
+    X[holes(X, 0.2)] = np.nan
+    rank = 12
+    build = problem.build_problem(X, "zero")
+    start = random_start(build, rank, seed=0)
+    tracemalloc.start()
+    try:
+        build.minimizer(start, 0, LeastSquares())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * X.shape[0] * rank**2 / 2

@@ -48,5 +48,12 @@ class ScriptedWithoutPromise(Scripted):
     promises_descent: ClassVar[bool] = False
 
 
+class Noisy(ScriptedWithoutPromise):
+    """Waits for three iterations without progress, and does not measure its start."""
+
+    measures_start: ClassVar[bool] = False
+    patience: ClassVar[int] = 3
+
+
 def start(_number: int = 0, _seed: int = 0) -> Point:
     return Point(np.zeros(1))

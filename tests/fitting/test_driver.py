@@ -8,7 +8,14 @@ import pytest
 from polyad.exceptions import Status
 from polyad.fitting import FitOptions, fit_best
 from polyad.fitting.driver import FitError, begin, run
-from tests.fitting.simple_solver import Halving, Point, Scripted, ScriptedWithoutPromise, start
+from tests.fitting.simple_solver import (
+    Halving,
+    Noisy,
+    Point,
+    Scripted,
+    ScriptedWithoutPromise,
+    start,
+)
 
 
 def fit(solver, first=None, **options):
@@ -72,6 +79,28 @@ def test_a_method_without_promise_keeps_the_best_of_all():
     assert result.status is Status.MAX_ITER
     assert result.state.position[0] == 1
     assert result.last.position[0] == 3
+
+
+def test_noise_is_waited_out():
+    """The start of 1 is of other data: it is no mark to beat, to diverge from, or to end at."""
+    values = [1.0, 4.0, 3.0, 3.01, 2.5, 2.6, 2.4999, 2.5, 2.6, 1.0]
+    result = fit(Noisy(values), tol=1e-3)
+    assert result.status is Status.CONVERGED
+    assert result.history.n_iter == 7
+    assert result.best_objective == 2.4999
+    assert result.state.position[0] == 6
+
+
+@pytest.mark.parametrize("first", [0.0, 1e-9, -5.0, 1e9])
+def test_a_start_that_is_not_measured_does_not_matter(first):
+    result = fit(Noisy([first, 4.0, 3.0, 2.0, 2.0, 2.0, 2.0, 0.0]), tol=1e-3)
+    assert result.history.n_iter == 6
+    assert result.best_objective == 2.0
+    result = fit(Noisy([first, 4.0, 3.0, 0.0, 5.0]), tol=1e-3)
+    assert result.history.n_iter == 3  # at the floor
+    result = fit(Noisy([first, 4.0, 5000.0, 0.0]), tol=1e-3)
+    assert result.status is Status.DIVERGED
+    assert result.state.position[0] == 1
 
 
 def test_divergence_is_seen():
@@ -201,3 +230,23 @@ def test_progress_bar_and_log(capsys, caplog):
     captured = capsys.readouterr()
     assert captured.err == ""
     assert captured.out == ""
+
+
+def test_the_time_budget_counts_the_start():
+    def slow_start(_number, _seed):
+        time.sleep(0.05)
+        return Point(np.ones(2))
+
+    result = fit_best(Halving(), slow_start, [0, 1], FitOptions(time_budget=0.04, tol=0.0))
+    assert result.status is Status.TIME_BUDGET
+    assert result.history.n_iter == 0
+
+
+def test_a_restart_that_breaks_down_at_its_start_costs_nothing_else():
+    def sometimes(number, _seed):
+        return Point(np.full(2, np.nan) if number == 1 else np.ones(2))
+
+    result = fit_best(Halving(), sometimes, [0, 1, 2], FitOptions(max_iter=3, tol=0.0))
+    assert result.status is Status.MAX_ITER
+    with pytest.raises(FitError, match="at the start"):
+        fit_best(Halving(), lambda _number, seed: sometimes(1, seed), [0, 1], FitOptions())

@@ -14,21 +14,7 @@ from hypothesis import strategies as st
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
 from polyad.threads import thread_limit
-
-LETTERS = "abcdef"
-
-
-def random_problem(shape: tuple[int, ...], rank: int, dtype: str = "float64") -> tuple[Any, Any]:
-    rng = np.random.default_rng(sum(shape) + rank)
-    x = rng.standard_normal(shape).astype(dtype)
-    return x, [rng.standard_normal((n, rank)).astype(dtype) for n in shape]
-
-
-def mttkrp_twin(x: np.ndarray, factors: list[np.ndarray], mode: int) -> np.ndarray:
-    modes = LETTERS[: x.ndim]
-    others = [k for k in range(x.ndim) if k != mode]
-    terms = ",".join([modes, *(modes[k] + "r" for k in others)])
-    return np.einsum(f"{terms}->{modes[mode]}r", x, *(factors[k] for k in others), optimize=True)
+from tests.tensor.examples import mttkrp_twin, random_problem
 
 
 def sweep(tensor: DenseTensor, factors: list[Any]) -> tuple[list[Any], dict[int, Any]]:

@@ -20,32 +20,7 @@ from polyad.exceptions import (
     UnknownLabelWarning,
 )
 from polyad.tensor.labels import LabelledTensor
-
-MODES = ["patient", "diagnosis", "drug"]
-
-
-@pytest.fixture
-def events():
-    return pd.DataFrame(
-        {
-            "patient": ["bob", "ann", "ann", "bob", "ann"],
-            "diagnosis": ["flu", "flu", "gout", "flu", "flu"],
-            "drug": ["x", "y", "x", "x", "y"],
-            "dose": [1.0, 2.0, 3.0, 4.0, 5.0],
-        }
-    )
-
-
-@pytest.fixture
-def cube():
-    """Dense, with text, integer and no labels."""
-    data = np.arange(24.0).reshape(2, 3, 4)
-    return LabelledTensor(data, modes=["a", "b", "c"], labels=[["p", "q"], [10, 20, 30], None])
-
-
-def to_sparse(tensor):
-    data = sp.coo_array(tensor.data)
-    return LabelledTensor(data, modes=tensor.modes, labels=tensor.labels)
+from tests.tensor.examples import MODES, to_sparse
 
 
 def both(tensor):

@@ -22,22 +22,9 @@ from polyad.tensor.products import (
     unfold,
 )
 from polyad.threads import thread_limit
+from tests.tensor.examples import LETTERS, mttkrp_twin, random_problem
 
 SHAPES = [(4, 3), (4, 3, 5), (2, 5, 3, 4), (3, 2, 4, 2, 3)]
-LETTERS = "abcdef"
-
-
-def random_problem(shape: tuple[int, ...], rank: int, dtype: str = "float64") -> tuple[Any, Any]:
-    rng = np.random.default_rng(sum(shape) + rank)
-    x = rng.standard_normal(shape).astype(dtype)
-    return x, [rng.standard_normal((n, rank)).astype(dtype) for n in shape]
-
-
-def mttkrp_twin(x: np.ndarray, factors: list[np.ndarray], mode: int) -> np.ndarray:
-    modes = LETTERS[: x.ndim]
-    others = [k for k in range(x.ndim) if k != mode]
-    terms = ",".join([modes, *(modes[k] + "r" for k in others)])
-    return np.einsum(f"{terms}->{modes[mode]}r", x, *(factors[k] for k in others))
 
 
 def kruskal_twin(weights: np.ndarray, factors: list[np.ndarray]) -> np.ndarray:

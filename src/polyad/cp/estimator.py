@@ -174,23 +174,6 @@ class CP(CPFamily):
         self.callbacks = callbacks
         self.verbose = verbose
 
-    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
-        """Return the explained variation of samples: 1 minus the squared error over the squares.
-
-        The features of the samples are fitted to those samples, so that the score of new samples
-        seldom falls with more components, even beyond the true rank.
-
-        Parameters
-        ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Samples.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
-        """
-        return self._explained_variation(X, mask)
-
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
         """Learn from further samples without the earlier ones.

@@ -24,7 +24,7 @@ from polyad.cp.start import given_start, make_start
 from polyad.exceptions import InvalidInputError, NumericalError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.checkpoint import digest
-from polyad.fitting.driver import FitError
+from polyad.fitting.driver import FitError, read_callbacks
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.tensor.products import kruskal_to_dense
@@ -85,7 +85,7 @@ class CPFamily(TensorEstimator):
 
     @abstractmethod
     def _solver(self, problem: Any, fixed_modes: list[int]) -> FactorSolver[Any]:
-        """Make the solver of a problem."""
+        """Make the solver of a problem; one with side information has ``_informed_solver``."""
 
     @abstractmethod
     def _rows(self, problem: Any) -> Array:
@@ -98,6 +98,12 @@ class CPFamily(TensorEstimator):
     def _new_problem(self, given: TensorInput) -> Any:
         """Make the problem of new samples, where that differs from the problem of a fit."""
         return self._problem(given)
+
+    def _informed_solver(
+        self, given: TensorInput, y: Any, problem: Any, fixed_modes: list[int]
+    ) -> FactorSolver[Any]:
+        """Make the solver of a problem; members with side information read it here."""
+        return self._solver(problem, fixed_modes)
 
     def _read_init(self, problem: FitData, init: Any) -> Any:
         """Return the name of a start, or the factors of a given one."""
@@ -158,11 +164,15 @@ class CPFamily(TensorEstimator):
         array of shape (n_samples, n_components)
             The best coefficients of each sample on ``components_``.
         """
+        features, labels = self._features(X, mask)
+        return self._named(features, labels)
+
+    def _features(self, X: Any, mask: Any) -> tuple[Array, np.ndarray | None]:
+        """Return the features of new samples, and their labels."""
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):
             problem = self._new_problem(given)
-            features = self._rows(problem) * 2.0**problem.exponent
-        return self._named(features, given.labels[0])
+            return self._rows(problem) * 2.0**problem.exponent, given.labels[0]
 
     def inverse_transform(self, X: Array) -> Array:
         """Return the samples that features stand for.
@@ -193,8 +203,27 @@ class CPFamily(TensorEstimator):
         self._check_dense_size(shape, "inverse_transform")
         return kruskal_to_dense(xp.ones_like(self.weights_), [rows, *self.factors_[1:]])
 
+    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
+        """Return the explained variation of samples: 1 minus the squared error over the squares.
+
+        The features of the samples are fitted to those samples, so that the score of new samples
+        seldom falls with more components, even beyond the true rank.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Samples.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        return self._explained_variation(X, mask)
+
     @_fit_context(prefer_skip_nested_validation=True)
-    def _fit(self, X: Any, mask: Any) -> None:
+    def _fit(self, X: Any, mask: Any, y: Any = None) -> None:
+        read_callbacks(self.callbacks)
+        Checkpoint.of(self.checkpoint)
         earlier = self.kruskal_ if self.warm_start and hasattr(self, "factors_") else None
         given = self._validate_fit(X, mask=mask)
         check_rank(self.n_components, given.shape)
@@ -204,6 +233,12 @@ class CPFamily(TensorEstimator):
             message = (
                 f"warm_start=True goes on from a model of shape {earlier.shape}, but X has the "
                 f"shape {given.shape}. Use {further}warm_start=False."
+            )
+            raise InvalidInputError(message)
+        if earlier is not None and earlier.n_components != self.n_components:
+            message = (
+                f"warm_start=True goes on from a model of {earlier.n_components} components, but "
+                f"n_components={self.n_components}. Use warm_start=False."
             )
             raise InvalidInputError(message)
         with thread_limit(self.n_jobs):
@@ -219,7 +254,7 @@ class CPFamily(TensorEstimator):
                 )
             if problem.norm_squared == 0:
                 self._warn_about_data("every entry is zero, and so is the decomposition.")
-            solver = self._solver(problem, fixed)
+            solver = self._informed_solver(given, y, problem, fixed)
             broken: FitError | None = None
             try:
                 result = self._run(solver, self.init if earlier is None else earlier)
@@ -237,18 +272,17 @@ class CPFamily(TensorEstimator):
         init = self._read_init(problem, init)
 
         def start(number: int, seed: int) -> Any:
-            return solver.init(self._start(problem, init, number, seed))
+            return self._begin(solver, init, number, seed)
 
         # Given factors are one start; more of the same would only repeat it.
         n_starts = self.n_init if isinstance(init, str) else 1
         generator = check_random_state(self.random_state)
         seeds = [int(seed) for seed in generator.randint(2**31 - 1, size=n_starts)]
-        callbacks = self.callbacks or ()
         options = FitOptions(
             max_iter=self.max_iter,
             tol=self.tol,
             time_budget=self.time_budget,
-            callbacks=(callbacks,) if callable(callbacks) else tuple(callbacks),
+            callbacks=read_callbacks(self.callbacks),
             verbose=int(self.verbose),
         )
         checkpoint = Checkpoint.of(self.checkpoint)
@@ -256,6 +290,10 @@ class CPFamily(TensorEstimator):
         if checkpoint is not None:
             resumable = Resumable(checkpoint, self._identity(solver), solver.state_type)
         return fit_best(solver, start, seeds, options, resumable=resumable)
+
+    def _begin(self, solver: FactorSolver[Any], init: Any, number: int, seed: int) -> Any:
+        """Return the state that a restart begins with."""
+        return solver.init(self._start(solver.problem, init, number, seed))
 
     def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
         """Return the factors that a restart begins with."""
@@ -283,7 +321,7 @@ class CPFamily(TensorEstimator):
         """
         init = self.init
         if not isinstance(init, str):
-            init = digest(given_start(solver.problem, self.n_components, init))
+            init = digest(self._read_init(solver.problem, init))
         seed = self.random_state
         return {
             "method": solver.name,

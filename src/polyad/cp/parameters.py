@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +24,9 @@ def check_rank(n_components: int, shape: Sequence[int]) -> None:
     shape : sequence of int
         Of the data.
     """
+    if isinstance(n_components, bool):
+        message = f"n_components={n_components} is not a number of components; give 1 or more."
+        raise InvalidTypeError(message)
     limit = math.prod(shape) // max(shape)
     if n_components > limit:
         # The wording of scikit-learn, which its users search for.
@@ -47,7 +51,15 @@ def read_fixed_modes(fixed_modes: Iterable[int], n_modes: int, init: Any) -> lis
     init : object
         Where the factors of the fixed modes must come from.
     """
-    modes = [int(mode) for mode in fixed_modes]
+    modes = list(fixed_modes)
+    for mode in modes:
+        if not isinstance(mode, Integral) or isinstance(mode, bool):
+            message = (
+                f"fixed_modes has {mode!r}, a {type(mode).__name__}; give the numbers of modes, "
+                f"0..{n_modes - 1}."
+            )
+            raise InvalidTypeError(message)
+    modes = [int(mode) for mode in modes]
     if any(not -n_modes <= mode < n_modes for mode in modes):
         message = f"fixed_modes={modes} has a mode outside 0..{n_modes - 1}."
         raise InvalidInputError(message)

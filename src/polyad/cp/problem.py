@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _COMFORTABLE = {"float32": 16, "float64": 200}
 # A model whose terms are larger than the data by this factor is a difference of large numbers.
 _CANCELLING = 100.0
+# Numbers of the normal matrices that are formed at a time (32 MiB): a long mode has many rows.
+_NORMALS_AT_A_TIME = 1 << 22
 # Columns of pairwise products that are contracted at a time: bounds the memory of a masked sweep.
 _PAIRS_AT_A_TIME = 64
 
@@ -121,6 +123,13 @@ class FitData:
         """Return the modes of dense data that have slices without observations, and the first."""
         return []
 
+    def seen(self, mode: int) -> np.ndarray | None:
+        """Say which rows of a mode have observations; None if all have.
+
+        A row without any is held at zero.
+        """
+        return None
+
 
 class Problem(FitData, ABC):
     """Data, as least squares sees it."""
@@ -139,6 +148,11 @@ class Problem(FitData, ABC):
     @abstractmethod
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual."""
+
+    def fit_samples(self, factors: Sequence[Array], rule: UpdateRule) -> tuple[Array, float]:
+        """Return the factor of mode 0 that a rule gives, and the squared residual with it."""
+        rows = self.minimizer(factors, 0, rule)
+        return rows, self.residual([rows, *factors[1:]])
 
 
 class CompleteProblem(Problem):
@@ -166,6 +180,12 @@ class CompleteProblem(Problem):
     def residual(self, factors: Sequence[Array]) -> float:
         """Return ``|X|² - 2 <X, model> + |model|²``."""
         return self._residual(factors, self.tensor.mttkrp(factors, 0), factors[0])
+
+    def fit_samples(self, factors: Sequence[Array], rule: UpdateRule) -> tuple[Array, float]:
+        """As for every problem, in one pass over the data."""
+        rhs = self.tensor.mttkrp(factors, 0)
+        rows = rule.solve(_gram(factors, 0), rhs, factors[0], 0)
+        return rows, self._residual([rows, *factors[1:]], rhs, rows)
 
     def _residual(self, factors: Sequence[Array], rhs: Array, factor: Array) -> float:
         inner = float(array_namespace(rhs).sum(double(rhs) * double(factor)))
@@ -212,6 +232,10 @@ class ObservedSparse(ObservedProblem):
         difference = self.tensor.values.astype(np.float64) - self.tensor.values_of(factors)
         return float(np.sum(difference * difference))
 
+    def seen(self, mode: int) -> np.ndarray | None:
+        """Say which rows of a mode have stored entries."""
+        return np.bincount(self.tensor.coords[mode], minlength=self.shape[mode]) > 0
+
 
 class ObservedDense(ObservedProblem):
     """Dense data with a mask.
@@ -233,34 +257,61 @@ class ObservedDense(ObservedProblem):
         xp = array_namespace(array)
         super().__init__(DenseTensor(xp.where(observed, array, xp.zeros_like(array))))
         self.mask = DenseTensor(xp.astype(observed, array.dtype))
+        modes = range(len(self.shape))
+        outside = [tuple(k for k in modes if k != mode) for mode in modes]
+        self._counts = [xp.sum(self.mask.array, axis=others) for others in outside]
 
     def unobserved_slices(self) -> list[tuple[int, int]]:
         """Return the modes that have slices without observations, and the first of them."""
         xp = array_namespace(self.mask.array)
-        found = []
-        for mode in range(len(self.shape)):
-            others = tuple(k for k in range(len(self.shape)) if k != mode)
-            counts = xp.sum(self.mask.array, axis=others)
-            if bool(xp.any(counts == 0)):
-                found.append((mode, int(xp.argmin(counts))))
-        return found
+        return [
+            (mode, int(xp.argmin(counts)))
+            for mode, counts in enumerate(self._counts)
+            if bool(xp.any(counts == 0))
+        ]
+
+    def seen(self, mode: int) -> np.ndarray | None:
+        """Say which rows of a mode have observations."""
+        return to_numpy(self._counts[mode] > 0)
 
     def digest(self) -> str:
         """Return a short name for the content of the data and the mask."""
         return digest([self.tensor.array, self.mask.array])
 
     def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
-        """Solve one small system per row; a row without observations is zero."""
+        """Solve one small system per row, a block of rows at a time."""
         xp = array_namespace(factors[mode])
-        rank = int(factors[mode].shape[1])
+        n, rank = (int(size) for size in factors[mode].shape)
         rhs = self.tensor.mttkrp(factors, mode)
-        normal = self._normal_matrices(factors, mode)
-        trace = xp.sum(xp.linalg.diagonal(normal), axis=-1)
-        seen = trace > 0
-        shift = epsilon_of(self.dtype) * xp.maximum(trace, xp.mean(trace))
-        shift = xp.where(seen, shift, xp.ones_like(shift))
-        normal = normal + shift[:, None, None] * xp.eye(rank, dtype=normal.dtype)
-        solved = rule.solve_rows(normal, rhs, factors[mode], mode)
+        step = max(1, _NORMALS_AT_A_TIME // rank**2)
+        seen = self._counts[mode] > 0
+        if n <= step:
+            normal = _normal_matrices(self.mask, factors, mode)
+            average = xp.mean(_traces(normal))
+            return self._solve(rule, mode, (normal, rhs, factors[mode], seen), average)
+        # The average over all rows comes before the first block, by the diagonals alone.
+        squares = self.mask.mttkrp([factor * factor for factor in factors], mode)
+        average = xp.mean(xp.sum(double(squares), axis=1))
+        solved = []
+        for first in range(0, n, step):
+            rows = slice(first, first + step)
+            mask = DenseTensor(self.mask.array[(*(slice(None),) * mode, rows)])
+            own = [f[rows, :] if k == mode else f for k, f in enumerate(factors)]
+            normal = _normal_matrices(mask, own, mode)
+            system = (normal, rhs[rows, :], own[mode], seen[rows])
+            solved.append(self._solve(rule, mode, system, average))
+        return xp.concat(solved, axis=0)
+
+    def _solve(
+        self, rule: UpdateRule, mode: int, system: tuple[Array, Array, Array, Array], average: Array
+    ) -> Array:
+        """Apply a rule to normal matrices, right-hand sides and rows; unobserved rows are zero."""
+        normal, rhs, current, seen = system
+        xp = array_namespace(rhs)
+        shift = epsilon_of(self.dtype) * xp.maximum(_traces(normal), average)
+        shift = xp.where(shift > 0, shift, xp.ones_like(shift))
+        normal = normal + shift[:, None, None] * xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
+        solved = rule.solve_rows(normal, rhs, current, mode)
         return xp.where(seen[:, None], solved, xp.zeros_like(solved))
 
     def residual(self, factors: Sequence[Array]) -> float:
@@ -270,24 +321,30 @@ class ObservedDense(ObservedProblem):
         difference = self.mask.array * (self.tensor.array - kruskal_to_dense(ones, factors))
         return DenseTensor(difference).norm_squared()
 
-    def _normal_matrices(self, factors: Sequence[Array], mode: int) -> Array:
-        """Return an array of shape (size of the mode, R, R)."""
-        xp = array_namespace(factors[mode])
-        rank = int(factors[mode].shape[1])
-        rows, columns = np.tril_indices(rank)
-        blocks = []
-        for first in range(0, len(rows), _PAIRS_AT_A_TIME):
-            chosen = slice(first, first + _PAIRS_AT_A_TIME)
-            left, right = xp.asarray(rows[chosen]), xp.asarray(columns[chosen])
-            pairs = [
-                xp.take(factor, left, axis=1) * xp.take(factor, right, axis=1) for factor in factors
-            ]
-            blocks.append(double(self.mask.mttkrp(pairs, mode)))
-        lower = xp.concat(blocks, axis=1)
-        position = np.zeros((rank, rank), dtype=np.int64)
-        position[rows, columns] = position[columns, rows] = np.arange(len(rows))
-        full = xp.take(lower, xp.asarray(position.ravel()), axis=1)
-        return xp.reshape(full, (-1, rank, rank))
+
+def _normal_matrices(mask: DenseTensor, factors: Sequence[Array], mode: int) -> Array:
+    """Return an array of shape (rows of the mask in the mode, R, R)."""
+    xp = array_namespace(factors[mode])
+    rank = int(factors[mode].shape[1])
+    rows, columns = np.tril_indices(rank)
+    blocks = []
+    for first in range(0, len(rows), _PAIRS_AT_A_TIME):
+        chosen = slice(first, first + _PAIRS_AT_A_TIME)
+        left, right = xp.asarray(rows[chosen]), xp.asarray(columns[chosen])
+        pairs = [
+            xp.take(factor, left, axis=1) * xp.take(factor, right, axis=1) for factor in factors
+        ]
+        blocks.append(double(mask.mttkrp(pairs, mode)))
+    lower = xp.concat(blocks, axis=1)
+    position = np.zeros((rank, rank), dtype=np.int64)
+    position[rows, columns] = position[columns, rows] = np.arange(len(rows))
+    full = xp.take(lower, xp.asarray(position.ravel()), axis=1)
+    return xp.reshape(full, (-1, rank, rank))
+
+
+def _traces(normal: Array) -> Array:
+    xp = array_namespace(normal)
+    return xp.sum(xp.linalg.diagonal(normal), axis=-1)
 
 
 def _gram(factors: Sequence[Array], mode: int) -> Array:

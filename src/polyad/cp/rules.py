@@ -6,11 +6,12 @@ one matrix per row otherwise. A rule solves them, with or without constraints an
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,6 +101,9 @@ def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
         Added to the diagonal of ``N``.
     """
     xp = array_namespace(rhs)
+    if not bool(xp.all(xp.isfinite(normal))):
+        # Eigenvectors of this cannot be had; the driver tells of an objective that is not finite.
+        return xp.full_like(rhs, math.nan)
     eigenvalues, vectors = xp.linalg.eigh(double(normal))
     eigenvalues = eigenvalues + ridge
     rank = int(normal.shape[0])
@@ -116,6 +120,11 @@ def double(array: Array) -> Array:
     """Return the array in float64, in which small systems are solved and sums are made."""
     xp = array_namespace(array)
     return xp.astype(array, xp.float64, copy=False)
+
+
+def like(array: np.ndarray, reference: Array) -> Array:
+    """Bring a NumPy array to the namespace and device of another, in its own number type."""
+    return array_namespace(reference).asarray(array, device=device(reference))
 
 
 def epsilon_of(dtype: Any) -> float:

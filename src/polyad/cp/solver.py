@@ -52,12 +52,25 @@ class ALSState:
 
 
 class FactorSolver(Solver[S]):
-    """A solver whose state is made of factors: what the estimators of the family ask for."""
+    """A solver whose state is made of factors: what the estimators of the family ask for.
+
+    Parameters
+    ----------
+    problem : FitData
+        The data.
+    fixed_modes : collection of int
+        Modes whose factors stay as they are.
+    """
 
     problem: FitData
     free_modes: list[int]
     fixed_modes: frozenset[int]
     state_type: ClassVar[type[Any]]
+
+    def __init__(self, problem: FitData, fixed_modes: Collection[int] = ()) -> None:
+        self.problem = problem
+        self.fixed_modes = frozenset(fixed_modes)
+        self.free_modes = [k for k in range(len(problem.shape)) if k not in self.fixed_modes]
 
     @abstractmethod
     def init(self, factors: Sequence[Array]) -> S:
@@ -81,7 +94,47 @@ class FactorSolver(Solver[S]):
         ]
 
 
-class AlternatingLeastSquares(FactorSolver[ALSState]):
+class LeastSquaresSolver(FactorSolver[ALSState]):
+    """A solver of a squared loss, which tells its objective in the unit of the data.
+
+    Parameters
+    ----------
+    problem : Problem
+        The data, which may have been divided by a power of two.
+    fixed_modes : collection of int
+        Modes whose factors stay as they are.
+    """
+
+    promises_descent: ClassVar[bool] = True
+    state_type: ClassVar[type[Any]] = ALSState
+    problem: Problem
+
+    def __init__(self, problem: Problem, fixed_modes: Collection[int] = ()) -> None:
+        super().__init__(problem, fixed_modes)
+        self.unit: float = 4.0**problem.exponent
+        self.floor = problem.precision * problem.norm_squared * self.unit
+
+    def scaled(self, weight: float, degree: int) -> float:
+        """Return the weight of a penalty on each factor that has the same effect on the problem.
+
+        If the data was divided by s, each of n free factors is by s^(1/n) and the objective by s².
+
+        Parameters
+        ----------
+        weight : float
+            For the data as it was given.
+        degree : int
+            Of the penalty in the entries of a factor: 2 for squares.
+        """
+        exponent = self.problem.exponent * (degree / len(self.free_modes) - 2.0)
+        return weight * 2.0**exponent if weight else 0.0
+
+    def adopt(self, state: ALSState) -> ALSState:
+        """Move the factors of a checkpoint to the namespace, device and type of the data."""
+        return ALSState([self.problem.asarray(f) for f in state.factors], state.residual)
+
+
+class AlternatingLeastSquares(LeastSquaresSolver):
     """CP by alternating least squares.
 
     Parameters
@@ -95,23 +148,13 @@ class AlternatingLeastSquares(FactorSolver[ALSState]):
     """
 
     name: ClassVar[str] = "CP"
-    promises_descent: ClassVar[bool] = True
-    state_type: ClassVar[type[Any]] = ALSState
-    problem: Problem
 
     def __init__(
         self, problem: Problem, *, ridge: float = 0.0, fixed_modes: Collection[int] = ()
     ) -> None:
-        self.problem = problem
-        self.free_modes = [k for k in range(len(problem.shape)) if k not in fixed_modes]
-        self.fixed_modes = frozenset(fixed_modes)
-        # If the data was divided by s, each of n free factors is by s^(1/n) and the objective by
-        # s²: the ridge follows, and the objective is told in the unit of the data.
-        scale: float = 2.0**problem.exponent
-        self.ridge: float = ridge * scale ** (2.0 / len(self.free_modes) - 2.0)
+        super().__init__(problem, fixed_modes)
+        self.ridge = self.scaled(ridge, 2)
         self.rule = LeastSquares(self.ridge)
-        self.unit = scale * scale
-        self.floor = problem.precision * problem.norm_squared * self.unit
 
     def init(self, factors: Sequence[Array]) -> ALSState:
         """Return the state of given factors."""
@@ -138,10 +181,6 @@ class AlternatingLeastSquares(FactorSolver[ALSState]):
         if self.ridge > 0 and 0 in self.free_modes:
             factors[0] = self.problem.minimizer(factors, 0, self.rule)
         return factors
-
-    def adopt(self, state: ALSState) -> ALSState:
-        """Move the factors of a checkpoint to the namespace, device and type of the data."""
-        return ALSState([self.problem.asarray(f) for f in state.factors], state.residual)
 
 
 def balance(factors: Sequence[Array], free_modes: Collection[int]) -> list[Array]:

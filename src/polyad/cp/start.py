@@ -9,6 +9,7 @@ from array_api_compat import array_namespace
 from scipy.sparse import csr_array
 
 from polyad.arrays import Array, to_numpy
+from polyad.cp.rules import epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product, unfold
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 # Subspace iteration on the Gram matrix: enough for a start, which needs no exact vectors.
 _OVERSAMPLING = 8
 _POWER_STEPS = 3
+# A basis of so many rows is made orthogonal by its Gram matrix: QR would cost more than all else.
+_TALL = 4096
 
 
 def make_start(
@@ -82,13 +85,31 @@ def leading_vectors(apply: Callable[[Array], Array], guess: Array, width: int) -
         How many vectors to return.
     """
     xp = array_namespace(guess)
-    basis = xp.linalg.qr(guess)[0]
+    basis = _orthonormal(guess)
     for _ in range(_POWER_STEPS):
-        basis = xp.linalg.qr(apply(basis))[0]
+        basis = _orthonormal(apply(basis))
     # Rayleigh-Ritz: the best vectors inside the subspace. eigh sorts upwards.
     projected = basis.T @ apply(basis)
     _, rotation = xp.linalg.eigh((projected + projected.T) / 2)
     return basis @ xp.flip(rotation, axis=1)[:, :width]
+
+
+def _orthonormal(matrix: Array) -> Array:
+    """Return an orthonormal basis of the columns of a matrix.
+
+    A tall matrix of unit columns, ``A`` with ``AᵀA = V D Vᵀ``, has the basis ``A V D^(-1/2)``,
+    which is orthogonal up to rounding times the condition of ``AᵀA``. If that is more than half of
+    the digits, as for data of lower rank than the basis is wide, it is left to QR.
+    """
+    xp = array_namespace(matrix)
+    if matrix.shape[0] >= _TALL:
+        lengths = xp.sqrt(xp.sum(matrix * matrix, axis=0))
+        if bool(xp.all(lengths > 0)):
+            gram = (matrix.T @ matrix) / (lengths[:, None] * lengths[None, :])
+            values, vectors = xp.linalg.eigh(gram)
+            if float(values[0]) > epsilon_of(matrix.dtype) ** 0.5 * float(values[-1]):
+                return matrix @ (vectors / lengths[:, None] / xp.sqrt(values)[None, :])
+    return xp.linalg.qr(matrix)[0]
 
 
 def gram_operator(
@@ -126,7 +147,9 @@ def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_arra
     return pieces
 
 
-def given_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
+def given_start(
+    problem: FitData, n_components: int, init: Any, *, any_samples: bool = False
+) -> list[Array]:
     """Read factors that a user gave, with the weights put into the first one.
 
     Parameters
@@ -137,10 +160,14 @@ def given_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
         The number of components that the factors must have.
     init : KruskalTensor, CPTensor, (weights, factors), dict or sequence of factors
         What was given.
+    any_samples : bool
+        Whether the factor of the samples may have any number of rows.
     """
     weights, factors = _parts(init)
     shapes = [tuple(factor.shape) for factor in factors]
     expected = [(size, n_components) for size in problem.shape]
+    if any_samples and shapes:
+        expected[0] = (shapes[0][0], n_components)
     if shapes != expected:
         message = f"init has factors of shape {shapes}; this fit needs {expected}."
         raise InvalidInputError(message)

@@ -21,7 +21,7 @@ import numpy as np
 
 from polyad._version import __version__
 from polyad.exceptions import InvalidTypeError, ModelFileError, Status
-from polyad.files import replacing
+from polyad.files import read_path, replacing
 from polyad.fitting.history import History
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def read_archive(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     FileNotFoundError
         If there is no file at ``path``.
     """
-    with open(path, "rb") as stream:
+    with open(read_path(path), "rb") as stream:
         try:
             with zipfile.ZipFile(stream) as archive:
                 reader = _Reader(archive, _checked_members(archive, path))

@@ -12,13 +12,14 @@ import hashlib
 import os
 import time
 import warnings
-from pathlib import Path
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from polyad.arrays import to_numpy
 from polyad.exceptions import CheckpointError, DataWarning, InvalidTypeError, ModelFileError
+from polyad.files import read_path
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.fitting.driver import FitResult
 
@@ -51,10 +52,13 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, every: int | None = None) -> None:
+        if every is not None and (isinstance(every, bool) or not isinstance(every, Integral)):
+            message = f"every={every!r} is a {type(every).__name__}; give a whole number, or None."
+            raise InvalidTypeError(message)
         if every is not None and every < 1:
             message = f"every={every} is not a number of iterations; give 1 or more, or None."
             raise CheckpointError(message)
-        self.path = Path(path)
+        self.path = read_path(path)
         self.every = every
 
     @classmethod

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from polyad.exceptions import NumericalError, Status
+from polyad.exceptions import InvalidTypeError, NumericalError, Status
 from polyad.fitting.history import History
 from polyad.fitting.progress import Progress
 
@@ -43,6 +43,12 @@ class Solver(ABC, Generic[S]):
     promises_descent: ClassVar[bool] = True
     #: Objectives that differ by less than this differ by rounding only.
     floor: float = 0.0
+    #: Whether the objective of the start is comparable with those of iterations. If not, it is only
+    #: shown: the first iteration takes the place of the start.
+    measures_start: ClassVar[bool] = True
+    #: The fit has converged when the best objective of so many iterations is no better than the
+    #: best before them. More than one is for objectives with noise.
+    patience: ClassVar[int] = 1
 
     @abstractmethod
     def step(self, state: S) -> S:
@@ -149,10 +155,24 @@ class FitError(NumericalError):
         self.result = result
 
 
+def read_callbacks(callbacks: Any) -> tuple[Callable[[Iteration], object], ...]:
+    """Return the callbacks that a user gave: one, several or None."""
+    each = () if callbacks is None else (callbacks,) if callable(callbacks) else tuple(callbacks)
+    for callback in each:
+        if not callable(callback):
+            message = (
+                f"callbacks has {callback!r}, a {type(callback).__name__}; give functions of one "
+                "argument, a polyad.fitting.Iteration."
+            )
+            raise InvalidTypeError(message)
+    return each
+
+
 def begin(solver: Solver[S], state: S) -> FitResult[S]:
     """Return the result of zero iterations, from which :func:`run` goes on."""
     objective = solver.objective(state)
-    run_so_far = FitResult(state, None, History(), state, objective)
+    mark = objective if solver.measures_start else math.inf
+    run_so_far = FitResult(state, None, History(), state, mark)
     if not math.isfinite(objective):
         message = (
             f"The objective of {solver.name} is {objective} at the start. Scale the data or give "
@@ -237,25 +257,35 @@ def _ending(
     solver: Solver[Any], result: FitResult[Any], options: FitOptions, seconds: float
 ) -> Status | None:
     """Say whether the fit is over, from its record alone, so that a resumed run agrees."""
-    records = result.history.records
-    first, last = records[0]["objective"], records[-1]["objective"]
-    if len(records) > 1:
+    objectives = result.history.objective[0 if solver.measures_start else 1 :]
+    if len(objectives) > 1:
+        first, last = objectives[0], objectives[-1]
         rose = solver.promises_descent and _is_rise(solver, last, result.best_objective)
         if options.tol > 0 and rose:
             return Status.STALLED
         if not solver.promises_descent and last - first > _DIVERGENCE_FACTOR * abs(first):
             return Status.DIVERGED
-        before = records[-2]["objective"]
-        # Differences below the floor are rounding, and rounding never ends.
-        if options.tol > 0 and abs(before - last) <= max(options.tol * abs(before), solver.floor):
+        if options.tol > 0 and _is_settled(solver, objectives, options.tol):
             return Status.CONVERGED
-    if options.tol > 0 and last <= solver.floor:
+    if options.tol > 0 and objectives and objectives[-1] <= solver.floor:
         return Status.CONVERGED
     if result.history.n_iter >= options.max_iter:
         return Status.MAX_ITER
     if options.time_budget is not None and seconds >= options.time_budget:
         return Status.TIME_BUDGET
     return None
+
+
+def _is_settled(solver: Solver[Any], objectives: list[float], tol: float) -> bool:
+    """Say whether the last iterations brought nothing."""
+    if len(objectives) <= solver.patience:
+        return False
+    # Differences below the floor are rounding, and rounding never ends.
+    if solver.patience == 1:
+        before, last = objectives[-2:]
+        return abs(before - last) <= max(tol * abs(before), solver.floor)
+    before, last = min(objectives[: -solver.patience]), min(objectives[-solver.patience :])
+    return before - last <= max(tol * abs(before), solver.floor)
 
 
 def _is_rise(solver: Solver[Any], objective: float, best: float) -> bool:

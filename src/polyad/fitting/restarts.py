@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyad.exceptions import Status
@@ -107,20 +108,22 @@ class _Restarts:
 
     def run_current(self, options: FitOptions) -> Status | None:
         """Run the restart whose turn it is, and keep it if it is the best."""
-        if self.current is None:
-            self.current = begin(self.solver, self.start(self.number, self.seeds[self.number]))
-        before = self.current.history.seconds
-        budget = None if options.time_budget is None else options.time_budget - self.spent
-        limited = FitOptions(
-            options.max_iter, options.tol, budget, options.callbacks, options.verbose
-        )
+        started = time.perf_counter()
         try:
+            if self.current is None:
+                self.current = begin(self.solver, self.start(self.number, self.seeds[self.number]))
+            limited = options
+            if options.time_budget is not None:
+                # The start counts: that of a large tensor may take as long as many iterations.
+                spent = self.spent + time.perf_counter() - started
+                limited = replace(options, time_budget=options.time_budget - spent)
             run(self.solver, self.current, limited, save=self._save_if_due)
         except FitError as error:
             # A restart that broke down is no reason to throw away one that did not.
             self.error = error
             return Status.DIVERGED
-        self.spent += self.current.history.seconds - before
+        finally:
+            self.spent += time.perf_counter() - started
         self._save()
         self.keep_current()
         return self.current.status

@@ -76,6 +76,12 @@ def core_consistency(X: Any, model: Any) -> float:
     pair = compare(X, model, missing="zero")
     rank, order = pair.model.n_components, pair.model.ndim
     _check(pair, rank, order)
+    if pair.given.is_sparse and getattr(model, "missing", "zero") == "unobserved":
+        message = (
+            "The model was fitted to unobserved entries (missing='unobserved'); core consistency "
+            "is for complete data. Use held-out entries to choose the rank."
+        )
+        raise InvalidInputError(message)
     # The same number of threads in the linear algebra gives the same rounding anywhere.
     with thread_limit(current_threads()):
         inverses = [np.linalg.pinv(factor) for factor in _balanced(pair.model)]

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from array_api_compat import array_namespace, device
 
 from polyad.arrays import to_numpy
+from polyad.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.tensor.entries import pick_entries
 from polyad.tensor.kruskal import KruskalTensor
+from polyad.tensor.label_values import find_labels, shown
 from polyad.tensor.sparse import SparseTensor
 from polyad.validation import TensorInput, as_tensor_input
 
@@ -75,7 +79,8 @@ def compare(X: Any, model: Any, *, missing: Missing | None = None) -> Comparison
     Parameters
     ----------
     X : tensor-like
-        The data; NaN in dense data is a missing entry.
+        The data; NaN in dense data is a missing entry. Labelled data is brought into the order
+        that it had in the fit of an estimator.
     model : fitted estimator, KruskalTensor or (weights, factors)
         The model.
     missing : {'zero', 'unobserved'}, optional
@@ -88,6 +93,8 @@ def compare(X: Any, model: Any, *, missing: Missing | None = None) -> Comparison
         message = f"missing={missing!r} is not known; give 'zero' or 'unobserved'."
         raise InvalidInputError(message)
     kruskal = read_kruskal(model)
+    if isinstance(model, TensorEstimator) and len(given.shape) == kruskal.ndim:
+        given = _samples_in_the_order_of(model, model._aligned(given))
     if kruskal.shape != given.shape:
         message = (
             f"X has the shape {given.shape}, but the model is of shape {kruskal.shape}. Give the "
@@ -96,6 +103,30 @@ def compare(X: Any, model: Any, *, missing: Missing | None = None) -> Comparison
         )
         raise InvalidInputError(message)
     return Comparison(given, kruskal, missing)
+
+
+def _samples_in_the_order_of(model: TensorEstimator, given: TensorInput) -> TensorInput:
+    """Bring labelled samples into the order that they had in the fit, as ``_aligned`` the rest."""
+    mine, theirs = model.labels_[0], given.labels[0]
+    if mine is None or theirs is None or np.array_equal(mine, theirs):
+        return given
+    if len(np.unique(theirs)) < len(theirs) or len(mine) != len(theirs):
+        return given  # without one row per label the place is all that there is
+    place = find_labels(theirs, mine)
+    if (place < 0).any():
+        message = (
+            f"X lacks {np.sum(place < 0)} of the samples that the model was fitted to: "
+            f"{shown(mine[place < 0])}. Give the data of the fit; new samples have features of "
+            "their own (model.transform)."
+        )
+        raise InvalidInputError(message)
+    data = given.data
+    if given.is_sparse:
+        data = pick_entries(data, {0: place})
+    else:
+        xp = array_namespace(data)
+        data = xp.take(data, xp.asarray(place, device=device(data)), axis=0)
+    return TensorInput(data, given.modes, (mine, *given.labels[1:]))
 
 
 def read_kruskal(model: Any) -> KruskalTensor:

@@ -6,10 +6,12 @@ import math
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from array_api_compat import array_namespace
 from scipy.sparse import coo_array
 from sklearn.base import clone
 from sklearn.utils import get_tags
+from sklearn.utils.validation import _num_samples
 
 from polyad.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -136,9 +138,24 @@ def check_data(
         _check_ranks(ranks, (kept, *given.shape[1:]))
     if "core_consistency" in methods:
         _check_complete(data, missing)
+        _check_models_the_data(estimator)
     if "heldout" in methods:
         _check_heldout(estimator, data, takes_nan=takes_nan)
     return data
+
+
+def check_labels(y: Any, n_samples: int) -> None:
+    """Refuse labels that are not one per sample."""
+    if y is None:
+        return
+    try:
+        n_labels = _num_samples(y)
+    except TypeError as error:
+        message = f"y is a {type(y).__name__}; give one label per sample, or None."
+        raise InvalidTypeError(message) from error
+    if n_labels != n_samples:
+        message = f"y has {n_labels} labels, X has {n_samples} samples; give one per sample."
+        raise InvalidInputError(message)
 
 
 def _without_zeros(data: coo_array[Any, Any]) -> coo_array[Any, Any]:
@@ -176,6 +193,17 @@ def _check_complete(data: Any, missing: str) -> None:
         message = (
             "method='core_consistency' needs complete data, and X has missing entries. Use "
             "method='heldout' or 'stability'."
+        )
+        raise InvalidInputError(message)
+
+
+def _check_models_the_data(estimator: TensorEstimator) -> None:
+    some = np.asarray([0.25, 2.0])
+    if not np.array_equal(estimator._entry_fill(some), some):
+        message = (
+            f"method='core_consistency' compares the components with the data, but those of this "
+            f"{type(estimator).__name__} model a function of its mean. Use method='heldout' or "
+            "'stability'."
         )
         raise InvalidInputError(message)
 

@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 
 from polyad.selection.checks import (
     check_data,
+    check_labels,
     check_shares,
     check_sizes,
     check_thresholds,
@@ -45,6 +46,7 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     X: Any,
     ranks: Iterable[int],
     *,
+    y: Any = None,
     method: Method | Sequence[Method] = "heldout",
     heldout_share: float = 0.1,
     n_repeats: int = 5,
@@ -60,7 +62,8 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
 
     ``'heldout'``
         Hides a random share of the entries, fits the rest and predicts what was hidden, with the
-        loss of the estimator (squared error unless it has its own). Chooses the smallest rank
+        loss of the estimator: squared error, or the deviance of counts for
+        :class:`polyad.PoissonCP`. Chooses the smallest rank
         whose mean loss is within one standard error of the lowest. All ranks are asked for the
         same hidden entries. Works for every order.
     ``'stability'``
@@ -73,7 +76,8 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     ``'core_consistency'``
         :func:`polyad.metrics.core_consistency` of fits from several starts. Chooses the largest
         rank whose mean reaches ``min_consistency``; a fit below zero counts as zero. For complete
-        data of 3 or more modes.
+        data of 3 or more modes, and models of the data itself. It is a least-squares measure,
+        whatever the loss of the estimator.
 
     Parameters
     ----------
@@ -85,6 +89,9 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
         The data.
     ranks : iterable of int
         The numbers of components to try.
+    y : array-like of shape (n_samples,), default=None
+        The labels of the samples, for an estimator that learns from them. They are never hidden:
+        the loss is that of the entries of ``X``.
     method : {'heldout', 'stability', 'core_consistency'} or list of these, default='heldout'
         How to choose; the first of several decides ``best_rank``.
     heldout_share : float, default=0.1
@@ -122,7 +129,13 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     the cells that were picked. Here the hidden cells, nonzeros and zeros, are filled with what
     the model expects there, fit after fit, until that changes by less than a hundredth, or
     twenty times (expectation maximization). The result is a fit to all cells but the hidden
-    ones. Nothing is made dense, and the estimator need not take missing entries.
+    ones. Nothing is made dense, and the estimator need not take missing entries. This is exact
+    for squared error and for counts: the likelihood of a Poisson model is linear in the data, so
+    that an entry filled with its mean has the expected likelihood.
+
+    **Held-out counts.** A count where the model expects zero has an infinite deviance. The
+    expectation is taken for a thousandth of the mean at least, so that one such entry is a large
+    loss and not the whole result.
 
     The zeros to hide are drawn from all cells and, as many, from indices that have entries;
     weights make the loss an estimate of the mean over all cells of the tensor.
@@ -159,9 +172,10 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     prepared = read_estimator(estimator)
     tried = read_ranks(ranks)
     data = check_data(prepared, X, tried, methods, subsample)
+    check_labels(y, int(data.shape[0]))
     missing: Missing = getattr(prepared, "missing", "zero")
     holdout = HoldoutOptions(heldout_share, missing, zeros_per_entry)
-    plan = Plan(prepared, data, holdout, subsample, "core_consistency" in methods)
+    plan = Plan(prepared, data, holdout, subsample, "core_consistency" in methods, y)
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     # Kinds in a fixed order; large ranks first, because they take longest.
     kinds = list(dict.fromkeys(kind for name in methods for kind in _FITS[name]))

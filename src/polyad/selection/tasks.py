@@ -12,6 +12,7 @@ from joblib import Parallel, delayed
 from scipy.sparse import coo_array
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import _safe_indexing
 
 from polyad.exceptions import NumericalError
 from polyad.metrics.consistency import core_consistency
@@ -68,6 +69,7 @@ class Plan:
     holdout: HoldoutOptions
     subsample: float
     wants_consistency: bool
+    y: Any = None
 
 
 @dataclass(frozen=True)
@@ -137,24 +139,31 @@ def run_task(task: Task, plan: Plan) -> Outcome:
 
 def _run_heldout(task: Task, plan: Plan) -> Outcome:
     hidden = hide_entries(plan.data, plan.holdout, task.data_seed)
-    model = _fit_around(task, plan, hidden) if hidden.is_open else _fit(task, plan, hidden.train)
+    if hidden.is_open:
+        model = _fit_around(task, plan, hidden)
+    else:
+        model = _fit(task, plan, hidden.train, plan.y)
     expected = model.kruskal_.values_at(hidden.coords).astype(np.float64)
-    losses = _entry_losses(model, hidden.values.astype(np.float64), expected)
+    losses = model._entry_loss(hidden.values.astype(np.float64), expected)
     return Outcome(task, loss=float(losses @ hidden.weights), ending=_ending(model))
 
 
 def _fit_around(task: Task, plan: Plan, hidden: Holdout) -> TensorEstimator:
     """Fit all cells but the hidden ones, which are filled with what the last fit expects there.
 
-    Each round cannot raise the loss over the other cells: the filled ones add a distance from
-    the last fit, which is lowest at that fit (expectation maximization). The part of the error
-    that a round leaves is about the part of the entries that is hidden.
+    Each round cannot raise the loss over the other cells: the filled ones add a loss that is
+    lowest at the last fit (expectation maximization), because they are filled with the data for
+    which it is. For squared error and for counts that is the model itself: ``m - x log m`` is
+    lowest at ``m = x``, and is linear in ``x``, so that a fill with the mean is the exact
+    expectation. The part of the error that a round leaves is about the part of the entries that
+    is hidden.
     """
     expected = np.zeros(hidden.coords.shape[1])
     changes: dict[str, Any] = {}
     for _ in range(_MOST_ROUNDS):
-        model = _fit(task, plan, hidden.filled(expected), **changes)
-        before, expected = expected, _entry_means(model, model.kruskal_.values_at(hidden.coords))
+        model = _fit(task, plan, hidden.filled(expected), plan.y, **changes)
+        before = expected
+        expected = model._entry_fill(model.kruskal_.values_at(hidden.coords).astype(np.float64))
         if np.linalg.norm(expected - before) <= _SETTLED * np.linalg.norm(expected):
             break
         changes = {"init": model.kruskal_}
@@ -164,7 +173,7 @@ def _fit_around(task: Task, plan: Plan, hidden: Holdout) -> TensorEstimator:
 def _run_start(task: Task, plan: Plan) -> Outcome:
     # The first start is the estimator's own, often the best; the others are random.
     changes = {"init": "random"} if task.repeat else {}
-    model = _fit(task, plan, plan.data, **changes)
+    model = _fit(task, plan, plan.data, plan.y, **changes)
     kruskal = read_kruskal(model)
     consistency = None
     if plan.wants_consistency:
@@ -178,7 +187,8 @@ def _run_subsample(task: Task, plan: Plan) -> Outcome:
     generator = np.random.default_rng(task.data_seed)
     n_kept = subsample_size(n_samples, plan.subsample)
     kept = np.sort(generator.choice(n_samples, n_kept, replace=False))
-    model = _fit(task, plan, _take_samples(plan.data, kept), init="random")
+    y = None if plan.y is None else _safe_indexing(plan.y, kept)
+    model = _fit(task, plan, _take_samples(plan.data, kept), y, init="random")
     weights, factors = read_kruskal(model)
     # Samples are not compared, so their factor need not be kept.
     kruskal = KruskalTensor(weights, [np.ones((1, len(weights))), *factors[1:]])
@@ -200,28 +210,16 @@ def _take_samples(data: Any, kept: np.ndarray) -> Any:
     return xp.take(data, xp.asarray(kept, device=device(data)), axis=0)
 
 
-def _fit(task: Task, plan: Plan, data: Any, **changes: Any) -> TensorEstimator:
+def _fit(task: Task, plan: Plan, data: Any, y: Any, **changes: Any) -> TensorEstimator:
     """Fit a fresh copy of the estimator; parameters that it lacks are not changed."""
     model = clone(plan.estimator)
     wanted = {"n_components": task.rank, "random_state": task.fit_seed, **changes}
     has = model.get_params(deep=False)
     model.set_params(**{name: value for name, value in wanted.items() if name in has})
-    model.fit(data)
+    # Not every estimator takes labels.
+    model.fit(data, **({} if y is None else {"y": y}))
     fitted: TensorEstimator = model
     return fitted
-
-
-def _entry_losses(model: TensorEstimator, values: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return the loss of each entry: that of the estimator, or the squared error."""
-    own = getattr(model, "_entry_loss", None)
-    losses = (values - expected) ** 2 if own is None else own(values, expected)
-    return np.asarray(losses, dtype=np.float64)
-
-
-def _entry_means(model: TensorEstimator, predictions: np.ndarray) -> np.ndarray:
-    """Return the expected data; an estimator whose factors model something else converts it."""
-    own = getattr(model, "_entry_mean", None)
-    return np.asarray(predictions if own is None else own(predictions), dtype=np.float64)
 
 
 def _ending(model: TensorEstimator) -> str:

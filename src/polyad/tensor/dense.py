@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # Entries squared at a time: the block and its squares fit the second-level cache.
 _NORM_BLOCK = 1 << 15
+# Up to this size the sum takes less time than handing its parts to other threads.
+_SERIAL_NORM = 1 << 20
 # How many times as much as the cheapest cut the cut after mode 0 may cost.
 _FIRST_CUT_LEAD = 4
 
@@ -191,7 +193,11 @@ class DenseTensor:
             block = self.xp.astype(block, self.xp.float64)
             sums[k] = float(self.xp.sum(block * block))
 
-        run_blocks(add, enumerate(starts))
+        if size > _SERIAL_NORM:
+            run_blocks(add, enumerate(starts))
+        else:
+            for k, start in enumerate(starts):
+                add(k, start)
         return fsum(sums)
 
 

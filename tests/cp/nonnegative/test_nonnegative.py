@@ -9,9 +9,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import polyad
 from polyad import NonnegativeCP, Status, factor_match_score
+from polyad.cp.nonnegative.kernels import descend_rows
 from polyad.cp.nonnegative.solver import share_out
 from polyad.datasets import make_low_rank, make_sparse
 from polyad.exceptions import PolyadError
+from polyad.metrics import explained_variation
 from polyad.threads import thread_limit
 
 pytestmark = [
@@ -27,15 +29,19 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
+def normal_equations(X, A, mode):
+    others = [A[k] for k in range(3) if k != mode]
+    gram = (others[0].T @ others[0]) * (others[1].T @ others[1])
+    unfolded = np.moveaxis(X, mode, 0).reshape(X.shape[mode], -1)
+    return gram, unfolded @ np.einsum("ir,jr->ijr", *others).reshape(-1, gram.shape[0])
+
+
 def hals_twin(X, factors, n_iter, n_sweeps):
     """Textbook HALS, column by column, in the order 1, 2, 0."""
     A = [f.copy() for f in factors]
     for _ in range(n_iter):
         for mode in (1, 2, 0):
-            others = [A[k] for k in range(3) if k != mode]
-            gram = (others[0].T @ others[0]) * (others[1].T @ others[1])
-            unfolded = np.moveaxis(X, mode, 0).reshape(X.shape[mode], -1)
-            rhs = unfolded @ np.einsum("ir,jr->ijr", *others).reshape(-1, gram.shape[0])
+            gram, rhs = normal_equations(X, A, mode)
             for _ in range(n_sweeps):
                 for r in range(gram.shape[0]):
                     step = (rhs[:, r] - A[mode] @ gram[:, r]) / gram[r, r]
@@ -47,10 +53,7 @@ def mu_twin(X, factors, n_iter):
     A = [f.copy() for f in factors]
     for _ in range(n_iter):
         for mode in (1, 2, 0):
-            others = [A[k] for k in range(3) if k != mode]
-            gram = (others[0].T @ others[0]) * (others[1].T @ others[1])
-            unfolded = np.moveaxis(X, mode, 0).reshape(X.shape[mode], -1)
-            rhs = unfolded @ np.einsum("ir,jr->ijr", *others).reshape(-1, gram.shape[0])
+            gram, rhs = normal_equations(X, A, mode)
             A[mode] *= rhs / (A[mode] @ gram)
     return np.einsum("ir,jr,kr->ijk", *A)
 
@@ -274,3 +277,39 @@ NEGATIVE[1, 2, 3] = -1.0
 def test_bad_input(parameters, data, says):
     with pytest.raises((PolyadError, ValueError), match=says):
         NonnegativeCP(2, **parameters).fit(data)
+
+
+@pytest.mark.parametrize("n_entries", [1, 2, 4, 30])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_exact_rows_are_minima_also_if_entries_are_fewer_than_components(n_entries, seed):
+    """Against SciPy's active-set method, by the residual: the row need not be unique."""
+    generator = np.random.default_rng(seed)
+    designs = generator.random((200, n_entries, 5))
+    targets = generator.standard_normal((200, n_entries)) + 1.0
+    normal = np.einsum("ijr,ijs->irs", designs, designs)
+    rhs = np.einsum("ijr,ij->ir", designs, targets)
+    rows = np.zeros((200, 5))
+    descend_rows(normal, rhs, (0, 200), (0.0, 100), rows)
+    assert (rows >= 0).all()
+    left = np.linalg.norm(np.einsum("ijr,ir->ij", designs, rows) - targets, axis=1)
+    best = [nnls(design, target)[1] for design, target in zip(designs, targets, strict=True)]
+    np.testing.assert_allclose(left, best, atol=1e-7)
+
+
+def test_samples_of_few_entries_are_fitted_as_well_by_fit_as_by_transform():
+    """Their rows are not unique, but the residual is."""
+    generator = np.random.default_rng(0)
+    coords = tuple(generator.integers(0, n, 300) for n in (200, 20, 10))
+    X = coo_array((generator.random(300), coords), shape=(200, 20, 10))
+    model = NonnegativeCP(5, missing="unobserved", max_iter=5, random_state=0).fit(X)
+    assert model.score(X) == pytest.approx(explained_variation(X, model), abs=1e-9)
+
+
+def test_a_fit_of_torch_data_goes_on_from_its_checkpoint(tmp_path):
+    X = torch.tensor(BASE)
+    common = {"random_state": 0, "tol": 0}
+    whole = NonnegativeCP(2, max_iter=6, **common).fit(X)
+    NonnegativeCP(2, max_iter=3, checkpoint=tmp_path / "state", **common).fit(X)
+    resumed = NonnegativeCP(2, max_iter=6, checkpoint=tmp_path / "state", **common).fit(X)
+    assert resumed.history_.objective == whole.history_.objective
+    assert all(map(torch.equal, resumed.factors_, whole.factors_))

@@ -9,8 +9,8 @@ import numpy as np
 from array_api_compat import array_namespace
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
-from polyad.cp.nonnegative.rules import Descent
+from polyad.cp.family import COMMON_CONSTRAINTS
+from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.nonnegative.solver import NonnegativeLeastSquares
 from polyad.cp.parameters import read_penalties
 from polyad.cp.problem import Problem, build_problem
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from polyad.validation import Missing, TensorInput
 
 
-class NonnegativeCP(CPFamily):
+class NonnegativeCP(NonnegativeFamily):
     r"""CP decomposition with nonnegative factors and a squared loss.
 
     Minimises
@@ -110,7 +110,9 @@ class NonnegativeCP(CPFamily):
     -----
     A sweep costs about that of :class:`CP`: inner sweeps of the coordinate descent share one pass
     over the data. The objective never rises. ``transform`` solves the nonnegative least-squares
-    problem of each sample exactly, and so does the end of ``fit``.
+    problem of each sample exactly, and so does the end of ``fit``: ``fit(X).transform(X)`` equals
+    ``fit_transform(X)`` up to rounding, unless mode 0 is fixed, or a sample has so few observed
+    entries that its best row is not unique.
 
     References
     ----------
@@ -174,20 +176,6 @@ class NonnegativeCP(CPFamily):
         self.callbacks = callbacks
         self.verbose = verbose
 
-    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
-        """Return the explained variation of samples: 1 minus the squared error over the squares.
-
-        Parameters
-        ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Samples.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
-        """
-        return self._explained_variation(X, mask)
-
     def _problem(self, given: TensorInput) -> Problem:
         if self.solver == "mu":
             self._refuse_negative(given)
@@ -216,28 +204,9 @@ class NonnegativeCP(CPFamily):
             problem, method=self.solver, sparsity=sparsity, ridge=ridge, fixed_modes=fixed_modes
         )
 
-    def _start(self, problem: Problem, init: Any, number: int, seed: int) -> list[Array]:
-        factors = super()._start(problem, init, number, seed)
-        xp = array_namespace(factors[0])
-        if isinstance(init, str):
-            # An entry of zero stays zero under multiplication, and is slow to leave otherwise.
-            sizes = [xp.abs(factor) for factor in factors]
-            return [size + 0.01 * float(xp.mean(size)) for size in sizes]
-        if any(bool(xp.any(factor < 0)) for factor in factors):
-            message = "init has negative entries; NonnegativeCP needs nonnegative factors."
-            raise InvalidInputError(message)
-        return factors
-
     def _rows(self, problem: Problem) -> Array:
-        others, scale = self._others()
-        start = problem.asarray(np.zeros((problem.shape[0], self._n_features_out)))
-        others = [problem.asarray(factor) for factor in others]
         sparsity, ridge = read_penalties(self.sparsity, self.ridge, len(problem.shape), [])
-        # The penalties of a sample are those of the unscaled data.
-        unit = 2.0**-problem.exponent
-        exact = Descent([weight * unit for weight in sparsity], ridge, exact=True)
-        rows = problem.minimizer([start, *others], 0, exact)
-        return rows * problem.asarray(scale)[None, :]
+        return self._nonnegative_rows(problem, sparsity[0], ridge[0])
 
     def _own_identity(self) -> dict[str, Any]:
         return {

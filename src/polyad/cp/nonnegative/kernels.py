@@ -39,49 +39,69 @@ def _solve_free(
     free: NDArray[Any],
     factor: NDArray[Any],
     solution: NDArray[Any],
-) -> bool:
-    """Solve the normal equations of some coordinates by Cholesky; False if nearly singular."""
+) -> None:
+    """Solve the normal equations of some coordinates by Cholesky.
+
+    A coordinate that depends on those before it, as in a row with fewer entries than components,
+    is left at zero: they do without it.
+    """
     for i in range(free.size):
         for j in range(i + 1):
             total = normal[free[i], free[j]]
             for m in range(j):
                 total -= factor[i, m] * factor[j, m]
             if j < i:
-                factor[i, j] = total / factor[j, j]
-            elif total > 1e-13 * normal[free[i], free[i]]:
-                factor[i, i] = np.sqrt(total)
+                factor[i, j] = total / factor[j, j] if factor[j, j] > 0 else 0.0
             else:
-                return False
+                is_new = total > 1e-13 * normal[free[i], free[i]]
+                factor[i, i] = np.sqrt(total) if is_new else 0.0
         total = rhs[free[i]]
         for m in range(i):
             total -= factor[i, m] * solution[m]
-        solution[i] = total / factor[i, i]
+        solution[i] = total / factor[i, i] if factor[i, i] > 0 else 0.0
     for i in range(free.size - 1, -1, -1):
         for m in range(i + 1, free.size):
             solution[i] -= factor[m, i] * solution[m]
-        solution[i] /= factor[i, i]
-    return True
+        solution[i] = solution[i] / factor[i, i] if factor[i, i] > 0 else 0.0
 
 
 @kernel
 def _polish(
     normal: NDArray[Any], rhs: NDArray[Any], row: NDArray[Any], factor: NDArray[Any], tol: float
 ) -> bool:
-    """Solve for the positive coordinates exactly; False, and no change, if that is not optimal."""
-    free = np.nonzero(row > 0)[0]
-    solution = np.empty(free.size)
-    if not _solve_free(normal, rhs, free, factor, solution) or (solution < 0).any():
-        return False
+    """Go to the minimum over the positive coordinates; True if it is that over all.
+
+    Coordinates that would become negative on the way are given up at zero, one after another, as
+    in the active-set method of Lawson and Hanson.
+    """
+    solution = np.empty(row.size)
+    while True:
+        free = np.nonzero(row > 0)[0]
+        _solve_free(normal, rhs, free, factor, solution)
+        part = 1.0
+        blocking = -1
+        for i in range(free.size):
+            if solution[i] < 0:
+                reach = row[free[i]] / (row[free[i]] - solution[i])
+                if blocking < 0 or reach < part:
+                    part = reach
+                    blocking = i
+        if blocking < 0:
+            break
+        for i in range(free.size):
+            moved = row[free[i]] + part * (solution[i] - row[free[i]])
+            row[free[i]] = max(0.0, moved)
+        row[free[blocking]] = 0.0
+    for i in range(free.size):
+        row[free[i]] = solution[i]
     for r in range(row.size):
         if row[r] > 0:
             continue
         gradient = -rhs[r]
-        for i in range(free.size):
-            gradient += normal[r, free[i]] * solution[i]
+        for s in range(row.size):
+            gradient += normal[r, s] * row[s]
         if gradient < -tol:
             return False
-    for i in range(free.size):
-        row[free[i]] = solution[i]
     return True
 
 
@@ -104,6 +124,8 @@ def descend_rows(
     row = np.empty(n)
     right = np.empty(n)
     factor = np.empty((n, n))
+    # A gradient is a sum of n terms and more: what is below this is noise, which never ends.
+    rounding = 1e-15 * (8 + n)
     for i in range(block[0], block[1]):
         matrix = normal[i if normal.shape[0] > 1 else 0]
         scale = 0.0
@@ -115,7 +137,7 @@ def descend_rows(
         step = 1
         next_polish = 1
         change = first
-        while step < max_sweeps and change > reduction * first and change > 1e-15 * scale:
+        while step < max_sweeps and change > reduction * first and change > rounding * scale:
             if reduction == 0 and step >= next_polish:
                 if _polish(matrix, right, row, factor, 1e-12 * scale):
                     break

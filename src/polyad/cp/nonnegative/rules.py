@@ -34,11 +34,11 @@ class PenalizedRule(UpdateRule):
     ----------
     sparsity : sequence of float
         The weight of the sum of the entries of each mode's factor.
-    ridge : sequence of float
-        The weight of half the sum of their squares.
+    ridge : sequence of (float or array of shape (R,))
+        The weight of half the sum of their squares, for all components or for each.
     """
 
-    def __init__(self, sparsity: Sequence[float], ridge: Sequence[float]) -> None:
+    def __init__(self, sparsity: Sequence[float], ridge: Sequence[float | Array]) -> None:
         self.sparsity = sparsity
         self.ridge = ridge
 
@@ -61,7 +61,7 @@ class Descent(PenalizedRule):
     """
 
     def __init__(
-        self, sparsity: Sequence[float], ridge: Sequence[float], *, exact: bool = False
+        self, sparsity: Sequence[float], ridge: Sequence[float | Array], *, exact: bool = False
     ) -> None:
         super().__init__(sparsity, ridge)
         self.limits = (0.0, _EXACT_SWEEPS) if exact else (_REDUCTION, _INNER_SWEEPS)

@@ -23,12 +23,12 @@ How this differs from the textbook algorithms:
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from array_api_compat import array_namespace
 
 from polyad.cp.nonnegative.rules import Descent, Multiplication
-from polyad.cp.solver import ALSState, FactorSolver, balance
+from polyad.cp.solver import ALSState, LeastSquaresSolver, balance
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -42,7 +42,7 @@ _HALVINGS = 60
 _DEAD = 1e-100
 
 
-class NonnegativeLeastSquares(FactorSolver[ALSState]):
+class NonnegativeLeastSquares(LeastSquaresSolver):
     """CP with nonnegative factors.
 
     Parameters
@@ -58,9 +58,6 @@ class NonnegativeLeastSquares(FactorSolver[ALSState]):
     """
 
     name: ClassVar[str] = "NonnegativeCP"
-    promises_descent: ClassVar[bool] = True
-    state_type: ClassVar[type[Any]] = ALSState
-    problem: Problem
 
     def __init__(
         self,
@@ -71,16 +68,9 @@ class NonnegativeLeastSquares(FactorSolver[ALSState]):
         ridge: Sequence[float],
         fixed_modes: Collection[int] = (),
     ) -> None:
-        self.problem = problem
-        self.free_modes = [k for k in range(len(problem.shape)) if k not in fixed_modes]
-        self.fixed_modes = frozenset(fixed_modes)
-        # Data divided by s has factors divided by s^(1/n) and an objective divided by s².
-        scale: float = 2.0**problem.exponent
-        share = 1.0 / len(self.free_modes)
-        self.sparsity = [weight * scale ** (share - 2.0) for weight in sparsity]
-        self.ridge = [weight * scale ** (2.0 * share - 2.0) for weight in ridge]
-        self.unit = scale * scale
-        self.floor = problem.precision * problem.norm_squared * self.unit
+        super().__init__(problem, fixed_modes)
+        self.sparsity = [self.scaled(weight, 1) for weight in sparsity]
+        self.ridge = [self.scaled(weight, 2) for weight in ridge]
         update = Descent if method == "hals" else Multiplication
         self.rule = update(self.sparsity, self.ridge)
 
@@ -114,6 +104,10 @@ class NonnegativeLeastSquares(FactorSolver[ALSState]):
             exact = Descent(self.sparsity, self.ridge, exact=True)
             factors[0] = self.problem.minimizer(factors, 0, exact)
         return factors
+
+    def adopt(self, state: ALSState) -> ALSState:
+        """Move the factors of a checkpoint to the namespace, device and type of the data."""
+        return ALSState([self.problem.asarray(f) for f in state.factors], state.residual)
 
     def _share_out(self, factors: Sequence[Array]) -> list[Array]:
         """Scale the columns of each component over the modes; the model stays the same."""

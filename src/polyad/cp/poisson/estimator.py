@@ -6,8 +6,10 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from scipy.special import rel_entr
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from polyad.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.poisson.problem import CountProblem, Method, build_problem
 from polyad.cp.poisson.solver import AlternatingPoissonRegression, random_start
@@ -17,10 +19,15 @@ from polyad.threads import thread_limit
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from polyad.arrays import Array
+    from numpy.typing import NDArray
+
     from polyad.cp.problem import FitData
     from polyad.fitting import Iteration
     from polyad.validation import Missing, TensorInput
+
+# The least expectation of a held-out count, in parts of the mean of the model: a count where
+# nothing is expected costs a lot, and not everything.
+_LEAST_EXPECTED = 1e-3
 
 
 class PoissonCP(CPFamily):
@@ -208,6 +215,22 @@ class PoissonCP(CPFamily):
         if worst <= rounding:
             return 1.0 if divergence <= rounding else 0.0
         return 1.0 - divergence / worst
+
+    def _entry_loss(
+        self, values: NDArray[np.float64], expected: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the deviance of each entry.
+
+        A count where the model expects nothing would cost infinitely much, and alone decide every
+        comparison of models: the expectation is taken for a small part of the mean at least.
+        """
+        means = [to_numpy(factor).mean(axis=0, dtype=np.float64) for factor in self.factors_]
+        mean = float(np.sum(to_numpy(self.weights_) * np.prod(means, axis=0)))
+        bounded = np.maximum(expected, _LEAST_EXPECTED * mean)
+        terms = rel_entr(values, bounded) - values + bounded
+        # Each term is a distance; rounding can make a perfect one slightly negative.
+        deviance: NDArray[np.float64] = 2.0 * np.maximum(terms, 0.0)
+        return deviance
 
     def _rows(self, problem: CountProblem) -> Array:
         """Return the coefficients of samples on the components."""

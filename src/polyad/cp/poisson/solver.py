@@ -99,12 +99,11 @@ class AlternatingPoissonRegression(FactorSolver[PoissonState]):
         inner_iter: int = 10,
         fixed_modes: Collection[int] = (),
     ) -> None:
-        self.problem = problem
+        super().__init__(problem, fixed_modes)
         self.method = method
         self.inner_iter = inner_iter
         # The samples come last, as in all of the family.
-        self.free_modes = [k for k in (*range(1, len(problem.shape)), 0) if k not in fixed_modes]
-        self.fixed_modes = frozenset(fixed_modes)
+        self.free_modes.sort(key=lambda mode: mode == 0)
         self.floor = _ROUNDING * problem.total
 
     def init(self, factors: Sequence[Array]) -> PoissonState:

@@ -1,0 +1,5 @@
+"""Nonnegative CP with similarities between the entries of a mode."""
+
+from polyad.cp.similarity.estimator import SimilarityCP
+
+__all__ = ["SimilarityCP"]

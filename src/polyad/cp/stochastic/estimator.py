@@ -1,0 +1,449 @@
+"""StochasticCP: the scikit-learn surface of stochastic alternating least squares."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from polyad.base import joined_labels
+from polyad.cp.family import COMMON_CONSTRAINTS
+from polyad.cp.parameters import check_rank, read_fixed_modes
+from polyad.cp.start import given_start, make_start
+from polyad.cp.stochastic.family import BatchedCP
+from polyad.cp.stochastic.graph import SimilarityGraph, read_graph
+from polyad.cp.stochastic.online import Counts, broken_batch, extended
+from polyad.cp.stochastic.reading import (
+    check_single_pass,
+    joined_batch_labels,
+    unobserved_slices,
+)
+from polyad.cp.stochastic.solver import BatchedData, Settings, StochasticALS
+from polyad.exceptions import InvalidInputError, Status
+from polyad.fitting import FitResult, History
+from polyad.fitting.checkpoint import digest
+from polyad.fitting.driver import FitError
+from polyad.sources import Batch, MemorySource, SampleSource, matching, open_source
+from polyad.tensor.kruskal import KruskalTensor
+from polyad.threads import thread_limit
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Sequence
+
+    from polyad.cp.problem import FitData
+    from polyad.fitting import Iteration
+    from polyad.validation import Missing, TensorInput
+
+
+class StochasticCP(BatchedCP):
+    r"""CP decomposition by stochastic alternating least squares (SALS), batch by batch.
+
+    Minimises the mean over batches of samples of
+
+    .. math:: \min_X \tfrac12 \Big\|T_b - \sum_{r=1}^R x_r \circ a^{(1)}_r \circ \dots\Big\|^2
+        + \tfrac{\lambda}{2} \Big(\|X\|^2 + \sum_k \|A^{(k)}\|^2\Big)
+        + \tfrac{\mu}{2} \operatorname{tr}(X^\top L_b X)
+
+    over the factors :math:`A^{(k)}` of the modes other than the samples. For each batch the rows
+    :math:`X` are solved for, and each factor moves a part :math:`\eta` of the way to its minimiser
+    for the batch. The last term is there with a graph only (GR-SALS).
+
+    Use it for samples that do not fit into memory, that arrive over time, or that are so many that
+    a part of them tells the components. Where all data fits, :class:`~polyad.CP` finds a
+    minimum of the same loss exactly.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        The rank: the number of components.
+    batch_size : int, default=128
+        The most samples of a batch. Have more than there are components, and enough for every
+        component to occur in most batches.
+    learning_rate : 'auto' or float, default='auto'
+        The part of the way :math:`\eta`. ``'auto'`` is :math:`\max(t^{-1/2}, \min(1, 2/n))` at
+        step t with n batches per sweep: large at first, in the end an average over half a sweep.
+        A number in (0, 1] is that of an exponential average of the minimisers, in which the start
+        does not count. The first batch always takes the place of a start that was not given.
+    init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
+        Where to start: singular vectors of the first batch, random numbers, or given factors, of
+        which that of the samples is not used. A given start counts as one step.
+    n_init : int, default=1
+        How often to fit; the fit with the lowest objective is kept.
+    max_iter : int, default=100
+        The largest number of sweeps over the samples.
+    tol : float, default=1e-3
+        Stop when the best objective of three sweeps is less than this part below the best before
+        them. Zero always does ``max_iter`` sweeps.
+    ridge : float, default=1e-3
+        The weight :math:`\lambda` of the squared rows and factors, in every batch.
+    shuffle : bool, default=True
+        Whether each sweep has its own order. Data in memory is shuffled sample by sample. Of an
+        array on disk the blocks are shuffled, of a list of batches the batches; other streams
+        come as they are.
+    graph : None, 'complete', 'published' or matrix, default=None
+        Which samples are similar, and should get similar rows: a symmetric nonnegative matrix,
+        dense or sparse, of shape (n_samples, n_samples), of which the edges inside a batch count;
+        ``'complete'``, all samples of a batch; or ``'published'``, the matrix and single step of
+        the program of [2]_, whose objective leaves the graph out.
+    graph_weight : float, default=0.1
+        The weight :math:`\mu` of the graph.
+    fixed_modes : sequence of int, default=()
+        Modes whose factors are kept as given in ``init``; not mode 0.
+    missing : {'zero', 'unobserved'}, default='zero'
+        What an entry that a sparse tensor does not store means. In dense data, NaN is always a
+        missing entry.
+    time_budget : float, default=None
+        Stop after this many seconds, over all restarts.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the start and the order of the samples.
+    n_jobs : int, default=None
+        The number of threads; None or -1 uses all. Results do not depend on it.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the factors and steps of the fit before.
+    checkpoint : path or Checkpoint, default=None
+        Where the running fit is saved after a sweep. If the file exists and belongs to the same
+        data and parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
+        The data is read once more for that.
+    callbacks : sequence of callable, default=None
+        Called with an :class:`~polyad.fitting.Iteration` after each sweep; one that returns True
+        stops the fit.
+    verbose : int, default=0
+        1 shows a progress bar, 2 also logs each sweep to the logger ``polyad`` at level INFO.
+
+    Attributes
+    ----------
+    weights_ : array of shape (n_components,)
+        The size of each component, decreasing.
+    factors_ : list of arrays of shape (n_k, n_components)
+        One factor per mode, with columns of length one.
+    components_ : array of shape (n_components, n_1, n_2, ...)
+        The pattern of each component over the modes other than the samples.
+    kruskal_ : KruskalTensor
+        Weights and factors as one object.
+    labels_ : list of (array or None)
+        The labels of each mode.
+    modes_ : tuple of str or None
+        The names of the modes.
+    objective_ : float
+        The sum of the objectives of all batches over the number of samples, each taken before the
+        batch moved the factors.
+    history_ : History
+        The objective, the time and the learning rate at each sweep. The row of the start has the
+        objective of one batch.
+    n_iter_ : int
+        The number of sweeps.
+    n_steps_ : int
+        The number of batches that moved the factors, those of ``partial_fit`` included.
+    status_ : Status
+        How the fit ended. A fit of one sweep, as of a generator, ends with ``max_iter`` and does
+        not warn.
+    n_samples_seen_ : int
+        The number of samples of ``fit`` and all later ``partial_fit``.
+
+    Notes
+    -----
+    ``fit``, ``transform`` and ``score`` take, besides all that is tensor-like, arrays on disk
+    (memory maps, zarr, h5py) and batches: a generator, a list of arrays, any object that can be
+    iterated over, or a callable that returns one. At most one block or batch of these is in
+    memory. A list or tuple of arrays of order two or more is read as batches, not as samples.
+
+    ``fit`` ends with one more pass over the samples, which makes ``factors_[0]`` what
+    ``transform`` gives: the rows without the graph, which has no place for new samples. A
+    generator cannot be read again: ``factors_[0]`` then holds the rows for the factors that each
+    batch met. The objective may rise; a sweep costs two passes over the data.
+
+    References
+    ----------
+    .. [1] Y. Cao, S. Das, L. Oeding, H.-W. van Wyk, "Analysis of the Stochastic Alternating Least
+       Squares Method for the Decomposition of Random Tensors", arXiv:2004.12530 (2020).
+    .. [2] C. Yang, C. Qian, N. Singh, C. Xiao, M. B. Westover, E. Solomonik, J. Sun, "ATD:
+       Augmenting CP Tensor Decomposition by Self Supervision", NeurIPS 2022.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad import StochasticCP
+    >>> X = np.random.default_rng(0).random((200, 5, 4))
+    >>> model = StochasticCP(2, batch_size=50, random_state=0).fit(X)
+    >>> model.transform(X).shape
+    (200, 2)
+    """
+
+    _accepts_nan: ClassVar[bool] = True
+    n_steps_: int
+    # The largest batch so far: smaller ones move the factors less.
+    _largest_batch: int
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **COMMON_CONSTRAINTS,
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
+        "ridge": [Interval(Real, 0, None, closed="left")],
+        "shuffle": ["boolean"],
+        "graph": [object],
+        "graph_weight": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        batch_size: int = 128,
+        learning_rate: Any = "auto",
+        init: Any = "svd",
+        n_init: int = 1,
+        max_iter: int = 100,
+        tol: float = 1e-3,
+        ridge: float = 1e-3,
+        shuffle: bool = True,
+        graph: Any = None,
+        graph_weight: float = 0.1,
+        fixed_modes: Iterable[int] = (),
+        missing: Missing = "zero",
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+        warm_start: bool = False,
+        checkpoint: Any = None,
+        callbacks: Sequence[Callable[[Iteration], object]] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.ridge = ridge
+        self.shuffle = shuffle
+        self.graph = graph
+        self.graph_weight = graph_weight
+        self.fixed_modes = fixed_modes
+        self.missing = missing
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
+        """Learn from one more batch of samples, in one step.
+
+        The first call makes a start from the batch. The rows of the batch, for the factors that it
+        has moved, are appended to ``factors_[0]``; rows of earlier samples are not computed again:
+        ``transform`` does that. Components keep their order, so that features stay comparable.
+        ``status_``, ``history_`` and ``objective_`` stay those of the first call or of ``fit``.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            The samples of the batch. NaN marks missing entries of dense data.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        if hasattr(self, "factors_"):
+            self._validate_params()  # which scikit-learn leaves out for a fitted model
+            self._take_further(self._validate_new(X, mask=mask))
+            return self
+        given = self._validate_fit(X, mask=mask)
+        source = MemorySource(given, given.shape[0])
+        with thread_limit(self.n_jobs):
+            solver = self._solver_of(source, n_batches=None)
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            start = self._begin(solver, self._read_init(solver.problem, self.init), 0, seed)
+            _, loss, state = solver.take_batch(start, next(source.sweep()))
+            state = dataclasses.replace(state, loss=loss / given.shape[0])
+            history = History()
+            for moment in (start, state):
+                history.append(solver.objective(moment), 0.0, **solver.diagnostics(moment))
+            objective = history.objective[-1]
+            if not math.isfinite(objective):
+                raise broken_batch()
+            self._store(solver, FitResult(state, Status.MAX_ITER, history, state, objective))
+        self._remember(X, given)
+        self.n_samples_seen_ = given.shape[0]
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file of arrays and JSON, without pickle.
+
+        Read it with :func:`polyad.load`. Arrays of other namespaces are stored as NumPy arrays.
+        Callbacks, the checkpoint path and a graph given as a matrix are not stored.
+
+        Parameters
+        ----------
+        path : path-like
+            The file to create or replace; it is replaced only once the new one is complete.
+        """
+        if self.graph is None or isinstance(self.graph, str):
+            super().save(path)
+            return
+        without_graph = copy.copy(self)
+        without_graph.graph = None
+        super(StochasticCP, without_graph).save(path)
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def _fit(self, X: Any, mask: Any) -> None:
+        source = open_source(X, int(self.batch_size), allow_nan=True, mask=mask)
+        if source.reads_once:
+            check_single_pass(self.max_iter, self.n_init, self.checkpoint)
+        goes_on = self.warm_start and hasattr(self, "factors_")
+        if goes_on:
+            self._check_goes_on(source.head)
+        with thread_limit(self.n_jobs):
+            solver = self._solver_of(source, n_batches=source.n_batches)
+            self._warn_about_content(solver)
+            earlier = None
+            if goes_on:
+                earlier = KruskalTensor(self.weights_, [self.factors_[0], *self._others()[0]])
+            broken: FitError | None = None
+            try:
+                result = self._run(solver, self.init if earlier is None else earlier)
+            except FitError as error:
+                broken, result = error, error.result
+            if source.reads_once and (broken or result.status is Status.INTERRUPTED):
+                # The samples are gone, and the state is that before them.
+                raise broken or KeyboardInterrupt
+            self._store(solver, result)
+        labels = source.head.labels[0]
+        if not isinstance(source, MemorySource):
+            labels = joined_batch_labels(solver.sample_labels)
+        self._remember(
+            X, dataclasses.replace(source.head, labels=(labels, *source.head.labels[1:]))
+        )
+        self.n_samples_seen_ = int(self.factors_[0].shape[0])
+        if broken is not None:
+            raise broken
+
+    def _check_goes_on(self, given: TensorInput) -> None:
+        """Refuse to go on with samples that are not laid out as those of the fit before."""
+        self._check_order(given)
+        laid_out = self._in_the_shape_of_the_model(given)
+        same = laid_out.shape == given.shape and laid_out.modes == given.modes
+        pairs: Any = zip(laid_out.labels[1:], given.labels[1:], strict=True)
+        if not same or any(a is not b and not np.array_equal(a, b) for a, b in pairs):
+            message = (
+                "warm_start=True goes on from factors whose labels are not those of X, or are in "
+                "another order. Bring X to the labels of the model first (LabelledTensor.align), "
+                "or use warm_start=False."
+            )
+            raise InvalidInputError(message)
+
+    def _solver_of(self, source: SampleSource, *, n_batches: int | None) -> StochasticALS:
+        """Check the parameters against the data and make the solver."""
+        sample = source.head.shape[1:]
+        # Of one batch of a stream, nobody knows how many samples will follow.
+        n_samples = None if n_batches is None else source.n_samples
+        check_rank(self.n_components, (n_samples or math.prod(sample), *sample))
+        fixed = read_fixed_modes(self.fixed_modes, len(sample) + 1, self.init)
+        if 0 in fixed or len(fixed) == len(sample):
+            message = (
+                f"fixed_modes={list(self.fixed_modes)} leaves nothing to learn or has mode 0: the "
+                "rows of the samples are always solved for. Fix some of the other modes, or use "
+                "CP; transform finds rows for factors that are all known."
+            )
+            raise InvalidInputError(message)
+        problem = BatchedData(source, self.missing, source.first_informative())
+        return self._solver(problem, fixed, n_batches=n_batches)
+
+    def _solver(
+        self, problem: BatchedData, fixed_modes: list[int], *, n_batches: int | None = None
+    ) -> StochasticALS:
+        rate = self.learning_rate
+        n_samples = None if n_batches is None else problem.source.n_samples
+        settings = Settings(
+            ridge=float(self.ridge),
+            rate=None if isinstance(rate, str) else float(rate),
+            graph=read_graph(self.graph, n_samples),
+            graph_weight=float(self.graph_weight),
+            shuffle=bool(self.shuffle),
+            n_batches=n_batches,
+            fixed_modes=frozenset(fixed_modes),
+        )
+        return StochasticALS(problem, settings)
+
+    def _warn_about_content(self, solver: StochasticALS) -> None:
+        given = solver.source.head
+        in_memory = isinstance(solver.source, MemorySource)
+        if in_memory and given.is_sparse and self.missing == "unobserved" and given.data.nnz == 0:
+            message = "The sparse data has no stored entry, so nothing was observed."
+            raise InvalidInputError(message)
+        if solver.problem.first.norm_squared == 0:
+            self._warn_about_data("every entry is zero, and so is the decomposition.")
+        if not in_memory or given.is_sparse:
+            return
+        for mode, position in unobserved_slices(given):
+            self._warn_about_data(
+                f"nothing was observed at position {position} of {given.mode_title(mode)}, the "
+                "first such; its row of the factor has no meaning."
+            )
+
+    def _report_ending(self) -> None:
+        # One sweep was asked for and made: it is no search that could have converged.
+        if not (self.max_iter == 1 and self.status_ is Status.MAX_ITER):
+            super()._report_ending()
+
+    def _read_init(self, problem: FitData, init: Any) -> Any:
+        if isinstance(init, str) and init in ("svd", "random"):
+            return init
+        return given_start(problem, self.n_components, init, any_samples=True)[1:]
+
+    def _begin(self, solver: Any, init: Any, number: int, seed: int) -> Any:
+        if not isinstance(init, str):
+            goes_on = self.warm_start and hasattr(self, "factors_")
+            return solver.begin(init, seed=seed, n_steps=self.n_steps_ if goes_on else 1)
+        source: SampleSource = solver.source
+        generator = np.random.default_rng([seed, 0]) if self.shuffle else None
+        problem = solver.problem.problem_of(source.first_informative(generator))
+        factors = make_start(problem, self.n_components, init, number=number, seed=seed)
+        return solver.begin(factors[1:], seed=seed, n_steps=0)
+
+    def _take_further(self, given: TensorInput) -> None:
+        """Move the factors of the model by one batch and append its rows."""
+        labels = joined_labels(self.labels_[0], given.labels[0])
+        given = dataclasses.replace(given, data=matching(given.data, self.weights_))
+        batch = Batch(np.arange(given.shape[0]) + self.n_samples_seen_, given)
+        with thread_limit(self.n_jobs):
+            solver = self._solver_of(MemorySource(given, given.shape[0]), n_batches=None)
+            counts = Counts(self.n_steps_, self._largest_batch)
+            others = self._others()[0]
+            model, lengths, counts = extended(solver, batch, self.kruskal_, others, counts)
+        self.weights_, self.factors_, self._lengths = model.weights, list(model.factors), lengths
+        self.n_steps_, self._largest_batch = counts.n_steps, counts.largest
+        self.n_samples_seen_ += given.shape[0]
+        self.labels_[0] = labels
+
+    def _own_identity(self) -> dict[str, Any]:
+        graph = read_graph(self.graph, None)
+        name: Any = self.graph
+        if isinstance(graph, SimilarityGraph):
+            matrix = graph.similarity
+            name = digest([matrix.data, matrix.indices, matrix.indptr])
+        return {
+            "ridge": float(self.ridge),
+            "batch_size": int(self.batch_size),
+            "learning_rate": self.learning_rate,
+            "shuffle": bool(self.shuffle),
+            "graph": name,
+            "graph_weight": float(self.graph_weight),
+        }
+
+    def _store(self, solver: Any, result: FitResult[Any]) -> None:
+        super()._store(solver, result)
+        self.n_steps_, self._largest_batch = result.state.n_steps, result.state.largest
+        if not math.isfinite(self.objective_):  # interrupted before the end of the first sweep
+            self.objective_ = result.history.objective[-1]

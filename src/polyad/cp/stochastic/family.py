@@ -1,0 +1,109 @@
+"""What CP models share whose samples are read in batches: features and scores of any source."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import array_namespace
+from sklearn.utils.validation import check_is_fitted
+
+from polyad.cp.family import CPFamily
+from polyad.cp.problem import build_problem
+from polyad.cp.rules import LeastSquares
+from polyad.cp.stochastic.reading import joined_batch_labels
+from polyad.exceptions import NumericalError
+from polyad.sources import open_source
+from polyad.threads import thread_limit
+from polyad.validation import sample_access
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from polyad.arrays import Array
+    from polyad.cp.problem import Problem
+    from polyad.validation import TensorInput
+
+
+class BatchedCP(CPFamily):
+    """Base of the CP decompositions with a ridge whose samples are read in batches."""
+
+    if TYPE_CHECKING:
+        batch_size: int
+        ridge: float
+
+    def transform(self, X: Any, *, mask: Any = None) -> Array:
+        """Return the features of new samples, with the other modes held as they are.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...), array on disk, or batches
+            New samples. Labelled data is matched by label.
+        mask : array of bool, default=None
+            For dense data in memory, True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            The ridge solution of each sample on ``components_``; no graph is used.
+        """
+        parts, labels = [], []
+        with thread_limit(self.n_jobs):
+            for given in self._new_batches(X, mask):
+                problem = self._problem(given)
+                parts.append(self._rows(problem) * 2.0**problem.exponent)
+                labels.append(given.labels[0])
+        features = parts[0]
+        if len(parts) > 1:
+            features = array_namespace(features).concat(parts, axis=0)
+        return self._named(features, joined_batch_labels(labels))
+
+    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
+        """Return the explained variation of samples: 1 minus the squared error over the squares.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...), array on disk, or batches
+            Samples.
+        y : None
+            Ignored.
+        mask : array of bool, default=None
+            For dense data in memory, True where an entry was observed.
+        """
+        error = total = 0.0
+        with thread_limit(self.n_jobs):
+            for given in self._new_batches(X, mask):
+                problem = self._problem(given)
+                others = [problem.asarray(factor) for factor in self.factors_[1:]]
+                unit: float = 4.0**problem.exponent
+                error += unit * problem.residual([self._rows(problem), *others])
+                total += unit * problem.norm_squared
+        if not math.isfinite(error):
+            message = "The score is not a finite number: the factors of the model are not."
+            raise NumericalError(message)
+        if total == 0:
+            return 1.0 if error == 0 else 0.0
+        return 1.0 - error / total
+
+    def _new_batches(self, X: Any, mask: Any) -> Iterator[TensorInput]:
+        """Give new samples, in the shape of the model, as much as is read at a time."""
+        check_is_fitted(self)
+        if sample_access(X) == "whole":
+            yield self._validate_new(X, mask=mask)
+            return
+        source = open_source(X, int(self.batch_size), allow_nan=True, mask=mask)
+        for batch in source.sweep():
+            self._check_order(batch.given)
+            yield self._in_the_shape_of_the_model(batch.given)
+
+    def _rows(self, problem: Problem) -> Array:
+        """Return the coefficients of samples on the components."""
+        others, scale = self._others()
+        start = problem.asarray(np.zeros((problem.shape[0], self._n_features_out)))
+        others = [problem.asarray(factor) for factor in others]
+        rows = problem.minimizer([start, *others], 0, LeastSquares(self.ridge))
+        return rows * problem.asarray(scale)[None, :]
+
+    def _problem(self, given: TensorInput) -> Problem:
+        return build_problem(given.data, self.missing)

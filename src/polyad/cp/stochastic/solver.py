@@ -1,0 +1,406 @@
+r"""Stochastic alternating least squares (SALS) for the CP decomposition.
+
+Problem
+    Minimise, on average over batches of samples :math:`T_b`,
+    :math:`J_b = \min_X \tfrac12 \|T_b - [\![X, A, B, \dots]\!]\|^2 + \tfrac{\lambda}{2} (\|X\|^2
+    + \|A\|^2 + \|B\|^2 + \dots) + \tfrac{\mu}{2} \operatorname{tr}(X^\top L_b X)` over the factors
+    of the modes other than the samples.
+Update
+    For each batch, the rows :math:`X` are the exact minimiser for the factors as they are. Then
+    each other factor in turn moves towards its exact minimiser for the batch and the newest
+    factors, :math:`A \leftarrow (1 - \eta) A + \eta A^*`. That is a Newton step of length
+    :math:`\eta` on the batch. Then the lengths of the columns of a component are made equal over
+    the rows and the free factors, which leaves the model unchanged.
+Rate
+    The first batch takes the place of a start that was not given (:math:`\eta = 1`). Later
+    :math:`\eta_t = \max(t^{-1/2}, \min(1, 2/n))` for n batches per sweep: large steps at first, and
+    in the end an average over the last half sweep, whose noise is of the size of that of the
+    data. A rate given as a number is that of an exponential average without the start,
+    :math:`\eta / (1 - (1-\eta)^t)`, which tends to :math:`\eta`.
+Stopping
+    The driver's, with patience: the mean of :math:`J_b` per sample, measured before the factors
+    move, was no better in the last three sweeps than before them.
+Cost per sweep
+    Two passes over the data, as for alternating least squares; one batch in memory at a time.
+
+How this differs from the published programs:
+
+1. The start is forgotten at once, not with a part :math:`(1-\eta)^t`.
+2. A batch that is smaller than those before moves the factors less, in proportion.
+3. Rows without observations in a batch stay as they are, and a batch of zeros moves nothing.
+4. The graph is a Laplacian, which makes the rows a convex problem that is solved exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from polyad.arrays import to_numpy
+from polyad.cp.problem import FitData, ObservedDense, ObservedSparse, Problem, build_problem
+from polyad.cp.rules import LeastSquares, double
+from polyad.cp.solver import FactorSolver, balance
+from polyad.cp.stochastic.graph import GraphRows
+from polyad.fitting.checkpoint import digest
+from polyad.tensor.kruskal import column_norms
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from polyad.arrays import Array
+    from polyad.cp.stochastic.graph import SampleGraph
+    from polyad.sources import Batch, SampleSource
+    from polyad.tensor.sparse import SparseTensor
+    from polyad.validation import Missing
+
+
+class BatchedData(FitData):
+    """Data that is read in batches, all divided by the same power of two.
+
+    Parameters
+    ----------
+    source : SampleSource
+        Where the batches come from.
+    missing : {'zero', 'unobserved'}
+        What an entry that sparse data does not store means.
+    first : Batch
+        The batch that tells the size of the numbers.
+    """
+
+    def __init__(self, source: SampleSource, missing: Missing, first: Batch) -> None:
+        problem = build_problem(first.given.data, missing)
+        super().__init__(problem.tensor)
+        self.source = source
+        self.missing = missing
+        self.first = problem
+        self.exponent = problem.exponent
+
+    def problem_of(self, batch: Batch) -> Problem:
+        """Return the least-squares problem of a batch."""
+        data = batch.given.data
+        if self.exponent:
+            data = data * 2.0**-self.exponent
+        return build_problem(data, self.missing, rescale=False)
+
+    def digest(self) -> str:
+        """Return a short name for the content of all batches, which are read for it."""
+        names = []
+        for batch in self.source.sweep():
+            data = batch.given.data
+            stored = [*data.coords, data.data] if batch.given.is_sparse else [data]
+            names.append(digest([np.asarray(batch.given.shape), *stored]))
+        return digest([np.asarray(names)])
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """The factors of the modes other than the samples, and what the next sweep depends on.
+
+    Attributes
+    ----------
+    factors : list of arrays
+        Of the modes from 1 on, with the weights inside them.
+    n_steps : int
+        The number of batches that have moved them; a given start counts as one.
+    n_sweeps : int
+        The number of sweeps so far.
+    seed : int
+        Of the shuffling.
+    largest : int
+        The largest batch so far.
+    loss : float
+        The sum of the batch objectives over the number of samples, in the unit of the problem.
+    """
+
+    factors: list[Array]
+    n_steps: int
+    n_sweeps: int
+    seed: int
+    largest: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a fit with given data still depends on.
+
+    Attributes
+    ----------
+    ridge : float
+        The weight of the squared rows and factors.
+    rate : float or None
+        The learning rate, or None for the one that follows from the number of batches.
+    graph : SampleGraph or None
+        Which samples are similar.
+    graph_weight : float
+        The weight of the penalty of the graph.
+    shuffle : bool
+        Whether each sweep has an order of its own.
+    n_batches : int or None
+        The batches of a sweep, if that is known and there will be more than one sweep.
+    fixed_modes : frozenset of int
+        Modes from 1 on whose factors stay as they are.
+    """
+
+    ridge: float
+    rate: float | None = None
+    graph: SampleGraph | None = None
+    graph_weight: float = 0.0
+    shuffle: bool = True
+    n_batches: int | None = None
+    fixed_modes: frozenset[int] = frozenset()
+
+
+class Averaged(LeastSquares):
+    """Move a part of the way to the least-squares factor.
+
+    Parameters
+    ----------
+    ridge : float
+        The weight of half the squared factor.
+    rate : float
+        The part of the way.
+    """
+
+    def __init__(self, ridge: float, rate: float) -> None:
+        super().__init__(ridge)
+        self.rate = rate
+
+    def _towards(self, target: Array, current: Array) -> Array:
+        # In this form a rate of one gives the target exactly.
+        return (1.0 - self.rate) * current + self.rate * target
+
+    def solve(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
+        """Average the factor before and the solution of least norm."""
+        return self._towards(super().solve(normal, rhs, current, mode), current)
+
+    def solve_rows(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
+        """Average the rows before and their solutions."""
+        return self._towards(super().solve_rows(normal, rhs, current, mode), current)
+
+    def solve_observed(
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
+    ) -> Array:
+        """Average the rows before and their solutions; rows without entries stay."""
+        current = factors[mode]
+        target = tensor.observed_least_squares(factors, mode, self.ridge + shift, current)
+        return self._towards(target, current)
+
+
+class StochasticALS(FactorSolver[SweepState]):
+    """CP by mini-batches.
+
+    Parameters
+    ----------
+    problem : BatchedData
+        The data.
+    settings : Settings
+        Everything else.
+    """
+
+    name: ClassVar[str] = "StochasticCP"
+    promises_descent: ClassVar[bool] = False
+    measures_start: ClassVar[bool] = False
+    patience: ClassVar[int] = 3
+    state_type: ClassVar[type[Any]] = SweepState
+    problem: BatchedData
+
+    def __init__(self, problem: BatchedData, settings: Settings) -> None:
+        self.problem = problem
+        self.source = problem.source
+        self.settings = settings
+        self.fixed_modes = settings.fixed_modes
+        self.free_modes = [k for k in range(len(problem.shape)) if k not in self.fixed_modes]
+        # If the data was divided by s, each of n free factors is by s^(1/n) and the objective by
+        # s²: the penalties follow.
+        scale: float = 2.0**problem.exponent
+        share = scale ** (2.0 / len(self.free_modes) - 2.0)
+        self.ridge: float = settings.ridge * share
+        self.graph_weight: float = settings.graph_weight * share
+        self.unit = scale * scale
+        per_sample = problem.first.norm_squared / problem.first.shape[0]
+        self.floor = problem.precision * per_sample * self.unit
+        # The rows of a stream that cannot be read again, as they were when it passed.
+        self._passed: list[tuple[Array, np.ndarray | None]] = []
+        #: The labels of the samples, once the factors are finished.
+        self.sample_labels: list[np.ndarray | None] = []
+
+    def init(self, factors: Sequence[Array]) -> SweepState:
+        """Return the state of the factors of all modes; that of the samples is not used."""
+        return self.begin(list(factors[1:]), seed=0, n_steps=0)
+
+    def begin(self, factors: list[Array], *, seed: int, n_steps: int) -> SweepState:
+        """Return the first state.
+
+        Parameters
+        ----------
+        factors : list of arrays
+            Of the modes from 1 on.
+        seed : int
+            Of the shuffling.
+        n_steps : int
+            How many batches these factors are worth; zero for a start that the first batch
+            replaces.
+        """
+        first = self.problem.first
+        _, loss = self._fit_rows(first, factors, LeastSquares(self.ridge))
+        return SweepState(factors, n_steps, 0, seed, 0, loss / first.shape[0])
+
+    def step(self, state: SweepState) -> SweepState:
+        """Return the state after one sweep over all batches."""
+        state = replace(state, loss=0.0)
+        shuffled = self.settings.shuffle
+        # Counter-based: the order of a sweep depends on the seed and its number alone.
+        generator = np.random.default_rng([state.seed, state.n_sweeps]) if shuffled else None
+        total, n_samples = 0.0, 0
+        self._passed.clear()
+        for batch in self.source.sweep(generator):
+            rows, loss, state = self.take_batch(state, batch)
+            total, n_samples = total + loss, n_samples + batch.size
+            if not math.isfinite(total):
+                break  # the driver keeps the state before the sweep
+            if self.source.reads_once:
+                self._passed.append((rows, batch.given.labels[0]))
+        return replace(state, n_sweeps=state.n_sweeps + 1, loss=total / n_samples)
+
+    def take_batch(self, state: SweepState, batch: Batch) -> tuple[Array, float, SweepState]:
+        """Learn from one batch.
+
+        Returns
+        -------
+        rows : array of shape (n, R)
+            The coefficients of the samples on components of length one, before the factors moved.
+        loss : float
+            The objective of the batch with these rows; NaN if it broke the factors.
+        state : SweepState
+            With the new factors.
+        """
+        problem = self.problem.problem_of(batch)
+        others = state.factors
+        rows, loss = self._fit_rows(problem, others, self._row_rule(batch, problem))
+        largest = max(state.largest, batch.size)
+        lengths = _scale_of(others)
+        if problem.norm_squared > 0:
+            # The first batch replaces the start, however small it is.
+            share = batch.size / largest if state.n_steps else 1.0
+            rate = share * self.rate(state.n_steps + 1)
+            moved = self._move(problem, [rows, *others], rate)
+            others = balance(moved, self.free_modes)[1:]
+            state = replace(state, n_steps=state.n_steps + 1)
+            if not _is_finite(others):
+                loss = math.nan
+        return rows * lengths[None, :], loss, replace(state, factors=others, largest=largest)
+
+    def rate(self, number: int) -> float:
+        """Return the learning rate of a step, counted from one."""
+        given = self.settings.rate
+        if given is not None:
+            return given / (1.0 - (1.0 - given) ** number)
+        n_batches = self.settings.n_batches
+        least = 0.0 if n_batches is None else min(1.0, 2.0 / n_batches)
+        return max(1.0 / math.sqrt(number), least)
+
+    def objective(self, state: SweepState) -> float:
+        """Return the mean objective of the sweep, per sample, in the unit of the data."""
+        return self.unit * state.loss
+
+    def diagnostics(self, state: SweepState) -> Mapping[str, float]:
+        """Return the learning rate of the last batch."""
+        return {"learning_rate": self.rate(state.n_steps)} if state.n_steps else {}
+
+    def finish(self, state: SweepState) -> list[Array]:
+        """Return all factors; those of the samples are their rows for the others as they are.
+
+        Of a stream that cannot be read again they are the rows for the factors that its batch met.
+        """
+        parts: list[Array] = []
+        self.sample_labels = []
+        if self.source.reads_once:
+            lengths = _scale_of(state.factors)
+            xp = array_namespace(lengths)
+            safe = xp.where(lengths > 0, lengths, xp.ones_like(lengths))
+            parts = [rows / safe[None, :] for rows, _ in self._passed]
+            self.sample_labels = [labels for _, labels in self._passed]
+        else:
+            rule = LeastSquares(self.ridge)
+            for batch in self.source.sweep():
+                problem = self.problem.problem_of(batch)
+                start = self._no_rows(problem, state.factors)
+                parts.append(problem.minimizer([start, *state.factors], 0, rule))
+                self.sample_labels.append(batch.given.labels[0])
+        return [array_namespace(parts[0]).concat(parts, axis=0), *state.factors]
+
+    def adopt(self, state: SweepState) -> SweepState:
+        """Move the factors of a checkpoint to the namespace, device and type of the data."""
+        return replace(state, factors=[self.problem.asarray(f) for f in state.factors])
+
+    def _row_rule(self, batch: Batch, problem: Problem) -> LeastSquares:
+        graph = self.settings.graph
+        if graph is None:
+            return LeastSquares(self.ridge)
+        is_random = self.source.mixes_samples and self.settings.shuffle
+        # Samples without observations have no row that neighbours could be similar to.
+        seen = _seen_samples(problem)
+        matrix = np.zeros((batch.size, batch.size))
+        if seen.size:
+            inside = graph.matrix(batch.positions[seen], is_random=is_random)
+            matrix[np.ix_(seen, seen)] = inside
+        return GraphRows(self.ridge, self.graph_weight, matrix, one_step=graph.takes_one_step)
+
+    def _fit_rows(
+        self, problem: Problem, others: list[Array], rule: LeastSquares
+    ) -> tuple[Array, float]:
+        """Return the rows of a batch and its objective with them."""
+        start = self._no_rows(problem, others)
+        rows, residual = problem.fit_samples([start, *others], rule)
+        xp = array_namespace(rows)
+        penalised = [rows, *(others[k - 1] for k in self.free_modes if k > 0)]
+        size = sum(float(xp.sum(double(factor) ** 2)) for factor in penalised)
+        loss = residual + self.ridge * size
+        if isinstance(rule, GraphRows):
+            loss += rule.weight * rule.penalty(rows)
+        return rows, 0.5 * loss
+
+    def _move(self, problem: Problem, factors: list[Array], rate: float) -> list[Array]:
+        """Move each free factor but the rows towards its minimiser."""
+        rule = Averaged(self.ridge, rate)
+        before = list(factors)
+        problem.sweep(factors, rule, self.fixed_modes | {0})
+        if not isinstance(problem, ObservedDense):
+            return factors
+        xp = array_namespace(factors[0])
+        for mode in range(1, len(factors)):
+            others = tuple(k for k in range(len(factors)) if k != mode)
+            seen = xp.sum(problem.mask.array, axis=others) > 0
+            factors[mode] = xp.where(seen[:, None], factors[mode], before[mode])
+        return factors
+
+    def _no_rows(self, problem: Problem, others: Sequence[Array]) -> Array:
+        return problem.asarray(np.zeros((problem.shape[0], int(others[0].shape[1]))))
+
+
+def _is_finite(factors: Collection[Array]) -> bool:
+    return all(bool(array_namespace(f).all(array_namespace(f).isfinite(f))) for f in factors)
+
+
+def _seen_samples(problem: Problem) -> np.ndarray:
+    """Return the samples of a batch that have observations."""
+    if isinstance(problem, ObservedDense):
+        mask = problem.mask.array
+        others = tuple(range(1, len(problem.shape)))
+        return np.flatnonzero(to_numpy(array_namespace(mask).sum(mask, axis=others)))
+    if isinstance(problem, ObservedSparse):
+        return np.unique(problem.tensor.coords[0])
+    return np.arange(problem.shape[0])
+
+
+def _scale_of(factors: Collection[Array]) -> Array:
+    """Return the product of the lengths of the columns over some modes."""
+    product: Any = 1.0
+    for factor in factors:
+        product = product * column_norms(factor)
+    return product

@@ -1,0 +1,479 @@
+"""SupervisedCP: the scikit-learn surface."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from polyad.arrays import Array, to_numpy
+from polyad.cp.family import COMMON_CONSTRAINTS
+from polyad.cp.nonnegative.family import NonnegativeFamily
+from polyad.cp.problem import Problem, build_problem
+from polyad.cp.supervised.classes import in_order_of, read_labels, split_unlabelled
+from polyad.cp.supervised.classifier import fit_logistic, scores, softmax
+from polyad.cp.supervised.solver import SupervisedLeastSquares
+from polyad.exceptions import InvalidInputError, ModelFileError
+from polyad.fitting.checkpoint import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from polyad.cp.solver import FactorSolver
+    from polyad.fitting import FitResult, Iteration
+    from polyad.validation import Missing, TensorInput
+
+# Features whose spread is this part of their size are constant but for rounding.
+_FLAT = 1e-12
+
+
+class SupervisedCP(ClassifierMixin, NonnegativeFamily):
+    r"""Nonnegative CP decomposition whose components also tell the classes of the samples apart.
+
+    Minimises
+
+    .. math:: \tfrac12 \Big\|X - \sum_{r=1}^R a_r \circ b_r \circ \dots\Big\|^2
+        + \tfrac{\alpha}{2} \|X\|^2 \Big(\tfrac{1}{n} \sum_{i \in L} \ell\big(y_i;\,
+        \tfrac{1}{\sigma} a_i V + c\big) + \tfrac{\rho}{2} \|V\|^2\Big)
+        + \sum_k \lambda_k \sum_{ir} A^{(k)}_{ir} + \tfrac{\mu}{2} \|A\|^2
+
+    over nonnegative factors, weights :math:`V` and intercept :math:`c`. :math:`L` are the
+    :math:`n` samples with a label, :math:`\ell` is the (multinomial) logistic loss of the class
+    given the row of the sample, and :math:`\sigma` is the root mean square size of a sample. The
+    columns of all modes but the samples have length one, so that the size of a component is in
+    its samples.
+
+    Use it if a decomposition is meant for a prediction and few components must do. Some samples
+    may lack a label. If labels are of no interest, use :class:`NonnegativeCP`; if only the
+    prediction counts, compare it with a classifier on the data itself.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        The rank: the number of components.
+    label_weight : float, default=0.1
+        The weight :math:`\alpha` of the label term. It has no unit: with 1, a mean logistic loss
+        of one counts as much as all of the data. With 0 the labels have no say.
+    label_ridge : float, default=0.001
+        The weight :math:`\rho` of the squared weights of the classifier. It has no unit either. It
+        keeps components that explain little of the data from carrying the labels alone.
+    init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
+        Where to start: the sizes of leading singular vectors, random numbers, or given
+        nonnegative factors.
+    n_init : int, default=1
+        How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
+        first start is that one and the others are random.
+    max_iter : int, default=1000
+        The largest number of sweeps over the modes.
+    tol : float, default=1e-5
+        Stop when a sweep lowers the objective by less than this part of it. Zero always does
+        ``max_iter`` sweeps.
+    sparsity : float or sequence of float, default=0.0
+        The weight :math:`\lambda` of the sum of a factor's entries, for all modes or for each.
+    ridge : float, default=0.0
+        The weight :math:`\mu` of half the squared entries of the factor of the samples. The other
+        modes need none: their columns have length one.
+    fixed_modes : sequence of int, default=()
+        Modes whose factors are kept as given in ``init``. The samples cannot be fixed: labels act
+        through them.
+    missing : {'zero', 'unobserved'}, default='zero'
+        What an entry that a sparse tensor does not store means. In dense data, NaN is always a
+        missing entry.
+    time_budget : float, default=None
+        Stop after this many seconds, over all restarts.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the start.
+    n_jobs : int, default=None
+        The number of threads; None or -1 uses all. Results do not depend on it.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the factors of the fit before.
+    checkpoint : path or Checkpoint, default=None
+        Where the running fit is saved and from where it goes on.
+    callbacks : sequence of callable, default=None
+        Called with an :class:`~polyad.fitting.Iteration` after each sweep; one that returns True
+        stops the fit.
+    verbose : int, default=0
+        1 shows a progress bar, 2 also logs each sweep to the logger ``polyad`` at level INFO.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        The classes, sorted.
+    coef_ : array of shape (1 or n_classes, n_components)
+        The weights of the features in the scores of the classes; one row for two classes.
+    intercept_ : array of shape (1 or n_classes,)
+        The scores of a sample whose features are zero.
+    weights_ : array of shape (n_components,)
+        The size of each component, decreasing.
+    factors_ : list of arrays of shape (n_k, n_components)
+        One nonnegative factor per mode, with columns of length one. The rows of labelled
+        samples were drawn towards their classes.
+    components_ : array of shape (n_components, n_1, n_2, ...)
+        The pattern of each component over the modes other than the samples.
+    kruskal_ : KruskalTensor
+        Weights and factors as one object.
+    labels_ : list of (array or None)
+        The labels of the entries of each mode (not the classes).
+    modes_ : tuple of str or None
+        The names of the modes.
+    objective_ : float
+        The objective at the end.
+    history_ : History
+        The objective, the relative error, the label loss and the time at each iteration.
+    n_iter_ : int
+        The number of sweeps.
+    status_ : Status
+        How the fit ended.
+
+    Notes
+    -----
+    **Features know no labels.** ``transform`` finds the rows of samples from the data alone,
+    since new samples have no label, and ``fit_transform`` returns the same for the training
+    samples. ``factors_[0]`` holds other rows: those of the fit, which have seen the labels.
+    Never judge a classifier on those. The components themselves have seen the labels of the
+    training samples too; judge by samples that had no part in ``fit``.
+
+    **The classifier.** The one inside the objective belongs to rows that have seen labels. For
+    ``predict``, another is fitted to the rows that ``transform`` gives for the training samples,
+    brought to mean zero and variance one, with the same ``label_ridge``.
+
+    A sweep costs that of :class:`NonnegativeCP` and some Newton steps on the labelled rows, which
+    need no pass over the data. The objective never rises.
+    Sparse data with ``missing='unobserved'`` needs memory for one matrix of n_components² per
+    entry of a mode.
+
+    The model is after Kim et al., not identical with theirs: the weights are free of units, there
+    may be more than two classes and samples without a label, and the method is monotone. The SWIFT
+    paper has it as a baseline.
+
+    References
+    ----------
+    Y. Kim, R. El-Kareh, J. Sun, H. Yu, X. Jiang, "Discriminative and Distinct Phenotyping by
+    Constrained Tensor Factorization", Scientific Reports 7 (2017),
+    doi:10.1038/s41598-017-01139-y.
+
+    D. Böhning, "Multinomial Logistic Regression Algorithm", Annals of the Institute of
+    Statistical Mathematics 44 (1992), doi:10.1007/BF00048682.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad import SupervisedCP
+    >>> from polyad.datasets import make_low_rank
+    >>> X, truth = make_low_rank((60, 8, 6), 3, nonnegative=True, noise=0.3, random_state=0)
+    >>> y = np.where(truth.factors[0][:, 2] > np.median(truth.factors[0][:, 2]), "ill", "well")
+    >>> model = SupervisedCP(2, random_state=0).fit(X[:40], y[:40])
+    >>> model.classes_
+    array(['ill', 'well'], dtype='<U4')
+    >>> model.score(X[40:], y[40:]) > 0.5
+    True
+    """
+
+    classes_: np.ndarray
+    coef_: np.ndarray
+    intercept_: np.ndarray
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **COMMON_CONSTRAINTS,
+        "label_weight": [Interval(Real, 0, None, closed="left")],
+        "label_ridge": [Interval(Real, 0, None, closed="left")],
+        "sparsity": [Interval(Real, 0, None, closed="left"), "array-like"],
+        "ridge": [Interval(Real, 0, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        label_weight: float = 0.1,
+        label_ridge: float = 0.001,
+        init: Any = "svd",
+        n_init: int = 1,
+        max_iter: int = 1000,
+        tol: float = 1e-5,
+        sparsity: float | Sequence[float] = 0.0,
+        ridge: float = 0.0,
+        fixed_modes: Iterable[int] = (),
+        missing: Missing = "zero",
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+        warm_start: bool = False,
+        checkpoint: Any = None,
+        callbacks: Sequence[Callable[[Iteration], object]] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.label_weight = label_weight
+        self.label_ridge = label_ridge
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.sparsity = sparsity
+        self.ridge = ridge
+        self.fixed_modes = fixed_modes
+        self.missing = missing
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
+        """Decompose a tensor such that its components tell the classes of the samples apart.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Dense, sparse or labelled data; mode 0 holds the samples. NaN marks missing entries of
+            dense data.
+        y : array-like of shape (n_samples,)
+            The class of each sample, of any type. Samples without one are marked by -1 where
+            classes are integers, and by None or NaN otherwise. A pandas Series is matched by its
+            index if the samples have labels.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        if y is None:
+            # The wording of scikit-learn, which its users search for.
+            message = (
+                f"{type(self).__name__} requires y to be passed, but the target y is None. Give "
+                "the classes of the samples, or use NonnegativeCP."
+            )
+            raise InvalidInputError(message)
+        self._fit(X, mask, y)
+        self._report_ending()
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, *, mask: Any = None) -> Array:
+        """Decompose a tensor and return the features of its samples, found without their classes.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            The data.
+        y : array-like of shape (n_samples,)
+            The class of each sample, as in ``fit``.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            What ``transform`` returns for the same samples. The rows of ``factors_[0]`` differ:
+            they have seen the classes.
+        """
+        return self.fit(X, y, mask=mask).transform(X, mask=mask)
+
+    def decision_function(self, X: Any, *, mask: Any = None) -> np.ndarray:
+        """Return the scores of the classes.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Samples.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples,) or (n_samples, n_classes)
+            For two classes the log-odds of the second.
+        """
+        return self._scores_of(self._features(X, mask)[0])
+
+    def _scores_of(self, features: Array) -> np.ndarray:
+        rows = to_numpy(features).astype(np.float64)
+        z = scores(rows, self.coef_.T, self.intercept_)
+        return z[:, 0] if len(self.classes_) == 2 else z
+
+    def _classes_of(self, features: Array) -> np.ndarray:
+        z = self._scores_of(features)
+        number = (z > 0).astype(int) if z.ndim == 1 else np.argmax(z, axis=1)
+        return np.asarray(self.classes_[number])
+
+    def predict_proba(self, X: Any, *, mask: Any = None) -> np.ndarray:
+        """Return the probabilities of the classes, in the order of ``classes_``.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Samples.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples, n_classes)
+        """
+        z = self.decision_function(X, mask=mask)
+        return softmax(np.stack([np.zeros_like(z), z], axis=1) if z.ndim == 1 else z)
+
+    def predict(self, X: Any, *, mask: Any = None) -> np.ndarray:
+        """Return the most probable class of each sample.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Samples.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples,)
+        """
+        return self._classes_of(self._features(X, mask)[0])
+
+    # A classifier cannot be scored without classes.
+    def score(  # type: ignore[override]
+        self, X: Any, y: Any, sample_weight: Any = None, *, mask: Any = None
+    ) -> float:
+        """Return the part of the labelled samples whose class is predicted.
+
+        As for every classifier of scikit-learn. How well the components describe the data is told
+        by :func:`polyad.metrics.explained_variation`.
+
+        Parameters
+        ----------
+        X : tensor-like of shape (n_samples, n_1, ...)
+            Samples.
+        y : array-like of shape (n_samples,)
+            Their classes; samples without one do not count.
+        sample_weight : array-like of shape (n_samples,), default=None
+            The weights of the samples.
+        mask : array of bool, default=None
+            For dense data, True where an entry was observed.
+        """
+        features, samples = self._features(X, mask)
+        predicted = self._classes_of(features)
+        values, known = self._read_target(y, samples)
+        if len(known) != len(predicted):
+            message = f"X has {len(predicted)} samples and y has {len(known)}."
+            raise InvalidInputError(message)
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(accuracy_score(values, predicted[known], sample_weight=weight))
+
+    def _read_target(self, y: Any, samples: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the classes of the labelled samples, and which samples those are."""
+        y = in_order_of(y, samples)
+        plain = to_numpy(y) if type(y).__module__.startswith("torch") else y
+        target = column_or_1d(np.asarray(plain), warn=True)
+        if target.dtype.kind == "f" and np.isinf(target).any():
+            # The wording of scikit-learn, which its users search for.
+            message = (
+                f"Input y contains infinity or a value too large for {target.dtype!r}. Mark "
+                "samples without a class by NaN."
+            )
+            raise InvalidInputError(message)
+        values, known = split_unlabelled(target)
+        if len(values):
+            try:
+                check_classification_targets(values)
+            except ValueError as error:
+                message = (
+                    f"{error} Group the numbers of y into classes, for example by np.digitize."
+                )
+                raise InvalidInputError(message) from error
+        return values, known
+
+    def _problem(self, given: TensorInput) -> Problem:
+        return build_problem(given.data, self.missing)
+
+    def _informed_solver(
+        self, given: TensorInput, y: Any, problem: Problem, fixed_modes: list[int]
+    ) -> SupervisedLeastSquares:
+        values, known = self._read_target(y, given.labels[0])
+        if len(known) != given.shape[0]:
+            message = (
+                f"Found input variables with inconsistent numbers of samples: X has "
+                f"{given.shape[0]} and y has {len(known)}. Give one class per sample."
+            )
+            raise InvalidInputError(message)
+        labels = read_labels(values, known)
+        if 0 in fixed_modes:
+            message = (
+                "fixed_modes has mode 0, the samples, through which the labels act. Free it, or "
+                "use NonnegativeCP and a classifier on its features."
+            )
+            raise InvalidInputError(message)
+        return SupervisedLeastSquares(
+            problem,
+            labels,
+            label_weight=float(self.label_weight),
+            label_ridge=float(self.label_ridge),
+            sparsity=self._sparsities(len(given.shape)),
+            ridge=float(self.ridge),
+            fixed_modes=fixed_modes,
+        )
+
+    def _sparsities(self, n_modes: int) -> list[float]:
+        weights = np.asarray(self.sparsity, dtype=float)
+        each = np.full(n_modes, weights) if weights.ndim == 0 else weights
+        if each.shape != (n_modes,) or not (np.isfinite(each).all() and (each >= 0).all()):
+            message = (
+                f"sparsity={self.sparsity!r} is not usable for {n_modes} modes: give one "
+                "nonnegative number, or one for each mode."
+            )
+            raise InvalidInputError(message)
+        return [float(weight) for weight in each]
+
+    def _store(self, solver: FactorSolver[Any], result: FitResult[Any]) -> None:
+        super()._store(solver, result)
+        solver = cast("SupervisedLeastSquares", solver)
+        # Rows as transform will find them: new samples have no labels that could help.
+        rows = to_numpy(self._rows(solver.problem)).astype(np.float64)
+        labelled = rows[solver.labels.positions]
+        centre, spread = labelled.mean(axis=0), labelled.std(axis=0)
+        # A feature that never changes tells nothing.
+        inverse = np.where(spread > _FLAT * centre, 1.0 / np.where(spread > 0, spread, 1.0), 0.0)
+        standard = (labelled - centre) * inverse
+        weights, intercept = fit_logistic(standard, solver.labels, solver.label_ridge)
+        weights = weights * inverse[:, None]
+        intercept = intercept - centre @ weights
+        weights = weights * 2.0**-solver.problem.exponent
+        if solver.labels.n_classes == 2:
+            weights, intercept = weights[:, 1:] - weights[:, :1], intercept[1:] - intercept[:1]
+        self.coef_, self.intercept_ = np.ascontiguousarray(weights.T), intercept
+        self.classes_ = solver.labels.classes
+
+    def _rows(self, problem: Problem) -> Array:
+        sparsity = self._sparsities(len(problem.shape))
+        return self._nonnegative_rows(problem, sparsity[0], self.ridge)
+
+    def _identity(self, solver: FactorSolver[Any]) -> dict[str, Any]:
+        labels = cast("SupervisedLeastSquares", solver).labels
+        target = digest([labels.positions, labels.codes])
+        return {**super()._identity(solver), "y": target}
+
+    def _own_identity(self) -> dict[str, Any]:
+        return {
+            "label_weight": float(self.label_weight),
+            "label_ridge": float(self.label_ridge),
+            "sparsity": np.asarray(self.sparsity, dtype=float).tolist(),
+            "ridge": float(self.ridge),
+        }
+
+    def _check_restored(self) -> None:
+        super()._check_restored()
+        n_classes = len(self.classes_)
+        n_scores = 1 if n_classes == 2 else n_classes
+        if self.coef_.shape != (n_scores, self._n_features_out) or self.intercept_.shape != (
+            n_scores,
+        ):
+            message = "classes_, coef_ and intercept_ do not fit together"
+            raise ModelFileError(message)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags

@@ -1,0 +1,29 @@
+"""What tests of tensors share: random problems, a twin of the MTTKRP, labelled data."""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from polyad.tensor.labels import LabelledTensor
+
+MODES = ["patient", "diagnosis", "drug"]
+LETTERS = "abcdef"
+
+
+def to_sparse(tensor: LabelledTensor) -> LabelledTensor:
+    data = sp.coo_array(tensor.data)
+    return LabelledTensor(data, modes=tensor.modes, labels=tensor.labels)
+
+
+def random_problem(shape: tuple[int, ...], rank: int, dtype: str = "float64") -> tuple[Any, Any]:
+    rng = np.random.default_rng(sum(shape) + rank)
+    x = rng.standard_normal(shape).astype(dtype)
+    return x, [rng.standard_normal((n, rank)).astype(dtype) for n in shape]
+
+
+def mttkrp_twin(x: np.ndarray, factors: list[np.ndarray], mode: int) -> np.ndarray:
+    modes = LETTERS[: x.ndim]
+    others = [k for k in range(x.ndim) if k != mode]
+    terms = ",".join([modes, *(modes[k] + "r" for k in others)])
+    return np.einsum(f"{terms}->{modes[mode]}r", x, *(factors[k] for k in others), optimize=True)
