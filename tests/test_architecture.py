@@ -14,8 +14,8 @@ import polyad
 SOURCE = Path(polyad.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-GROUND = {"exceptions", "arrays", "threads", "files", "_version"}
-FLOORS = {"tensor", "fitting"}
+GROUND = {"exceptions", "arrays", "compiled", "threads", "files", "_version"}
+FLOORS = {"tensor", "transport", "fitting"}
 MIDDLE = {"validation", "base"}
 ROOMS = {"cp"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
@@ -24,8 +24,7 @@ ROOT = "polyad"
 # Each part of the house, and the parts that it may use besides itself and the ground.
 MAY_USE = {
     **{part: set() for part in GROUND},
-    "tensor": set(),
-    "fitting": set(),
+    **{floor: set() for floor in FLOORS},
     "validation": {"tensor"},
     "base": {"validation", "tensor", "fitting"},
     **{room: FLOORS | MIDDLE for room in ROOMS},
@@ -178,7 +177,7 @@ PUBLIC = {
         *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "NonnegativeCP"),
         *("PoissonCP", "PolyadError", "Status", "__version__", "cp", "datasets", "exceptions"),
         *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection"),
-        "tensor",
+        *("tensor", "transport", "wasserstein_distance"),
     ],
     "polyad.cp": ["CP", "NonnegativeCP", "PoissonCP"],
     "polyad.cp.nonnegative": ["NonnegativeCP"],
@@ -202,6 +201,11 @@ PUBLIC = {
         *("DenseTensor", "KruskalTensor", "LabelledTensor", "Matching", "SparseTensor"),
         *("canonicalize_components", "factor_match_score", "fold", "khatri_rao"),
         *("kruskal_to_dense", "match_components", "mttkrp", "unfold"),
+    ],
+    "polyad.transport": [
+        *("FibreSolution", "FibreTransport", "SinkhornResult", "SparseFibres", "cosine_cost"),
+        *("grid_cost", "one_identity_cost", "random_cost", "sinkhorn", "tfidf_cost"),
+        *("validate_cost", "wasserstein_distance"),
     ],
 }
 

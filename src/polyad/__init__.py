@@ -21,12 +21,14 @@ if TYPE_CHECKING:
         report,
         selection,
         tensor,
+        transport,
     )
     from polyad.cp import CP, NonnegativeCP, PoissonCP
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
     from polyad.tensor import KruskalTensor, LabelledTensor, factor_match_score
+    from polyad.transport import wasserstein_distance
 
 _HOMES = {
     "CP": "polyad.cp",
@@ -40,9 +42,11 @@ _HOMES = {
     "Status": "polyad.exceptions",
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
+    "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
     *("cp", "datasets", "exceptions", "fitting", "io", "metrics", "report", "selection", "tensor"),
+    "transport",
 )
 
 __all__ = [
@@ -67,6 +71,8 @@ __all__ = [
     "report",
     "selection",
     "tensor",
+    "transport",
+    "wasserstein_distance",
 ]
 
 
