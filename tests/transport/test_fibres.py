@@ -102,9 +102,7 @@ def test_against_the_general_sinkhorn(n_nonzeros):
     cost, X, xhat = random_problem(20, 2, n_nonzeros, seed=3)
     solution = solve(cost, X, xhat, 15.0, 0.5)
     for j in range(2):
-        result = sinkhorn(
-            xhat[j], X[:, j], cost, epsilon=1 / 15, marginal_penalty=0.5, tol=1e-12
-        )
+        result = sinkhorn(xhat[j], X[:, j], cost, epsilon=1 / 15, marginal_penalty=0.5, tol=1e-12)
         assert result.converged
         np.testing.assert_allclose(solution.marginals[j], result.plan.sum(axis=1), rtol=1e-9)
         assert solution.values[j] == pytest.approx(result.value, rel=1e-10)

@@ -113,10 +113,10 @@ def _as_coo(data: ArrayLike | coo_array[Any, Any], name: str) -> coo_array[Any, 
 
     if not issparse(data):
         dense = np.asarray(data)
-        data = dense if dense.dtype == np.float32 else dense.astype(np.float64)
-        if dense.ndim == 1:
-            data = dense[:, None]
+        data = dense[:, None] if dense.ndim == 1 else dense
     tensor: coo_array[Any, Any] = coo_array(data)
+    if tensor.dtype not in (np.float32, np.float64):
+        tensor = tensor.astype(np.float64)
     if not np.all((tensor.data >= 0) & (tensor.data < np.inf)):
         first = int(np.flatnonzero(~((tensor.data >= 0) & (tensor.data < np.inf)))[0])
         where = tuple(int(row[first]) for row in tensor.coords)
@@ -159,7 +159,7 @@ def _columns(
 
 def _pairs(x: csc_array[Any], y: csc_array[Any], mode: int) -> Any:
     """Yield corresponding columns as vectors of equal mass."""
-    rtol = _MASS_RTOL[min(x.dtype.itemsize, y.dtype.itemsize, 8)]
+    rtol = _MASS_RTOL[min(x.dtype.itemsize, y.dtype.itemsize)]
     for j in range(x.shape[1]):
         a = x[:, [j]].toarray()[:, 0].astype(np.float64)
         b = y[:, [j]].toarray()[:, 0].astype(np.float64)
