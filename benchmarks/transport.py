@@ -49,6 +49,7 @@ class TransportProblem:
         return float(np.abs(np.asarray(marginals) - exact).sum() / exact.sum())
 
     def prepare(self, dtype: Any) -> tuple[Any, Any]:
+        """Return polyad's transport and its fibres."""
         from polyad.transport import FibreTransport, SparseFibres
 
         n, s = self.rows.shape
@@ -94,7 +95,7 @@ def polyad_published_run(data: TransportProblem, _rank: int) -> Run:
 
 
 def numpy_run(data: TransportProblem, _rank: int) -> Run:
-    """The update of the paper on the columns that are not zero."""
+    """Make the update of the paper on the columns that are not zero."""
     X, xhat = data.dense(), np.ascontiguousarray(data.xhat.T)
     K = np.exp(-RHO * data.cost - 1).astype(X.dtype)
     phi = X.dtype.type(PHI)
@@ -133,7 +134,7 @@ def jax_run(data: TransportProblem, _rank: int) -> Run:
 
 
 def pot_run(data: TransportProblem, _rank: int) -> Run:
-    """One fibre after the other; a sample of them."""
+    """Take one fibre after the other, of a sample."""
     import warnings
 
     import ot
@@ -153,7 +154,7 @@ def pot_run(data: TransportProblem, _rank: int) -> Run:
 
 
 def ott_run(data: TransportProblem, _rank: int) -> Run:
-    """Fibres in chunks, vectorised by OTT; a sample of one chunk."""
+    """Take one chunk of fibres, vectorised by OTT."""
     import jax
 
     jax.config.update("jax_enable_x64", data.xhat.dtype == np.float64)

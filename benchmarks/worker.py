@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import CASES
-from benchmarks.transport import SHARE, TransportProblem
 from benchmarks.quiet import per_iteration
+from benchmarks.transport import SHARE, TransportProblem
 from polyad.tensor.kruskal import as_kruskal
 
 

@@ -99,11 +99,11 @@ def test_sparse_data_and_empty_columns():
 def test_counts_and_single_precision():
     x, y = np.array([3, 1, 0], np.int8), np.array([0, 1, 3], np.int8)
     cost = grid_cost(3)
-    assert wasserstein_distance(x, y, cost) == pytest.approx(1.5)
+    assert wasserstein_distance(x, y, cost) == pytest.approx(2.5)
     assert wasserstein_distance(coo_array(x[:, None]), coo_array(y[:, None]), cost) == (
-        pytest.approx(1.5)
+        pytest.approx(2.5)
     )
-    assert wasserstein_distance(x.astype(np.float32), y, cost) == pytest.approx(1.5)
+    assert wasserstein_distance(x.astype(np.float32), y, cost) == pytest.approx(2.5)
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
@@ -125,7 +125,7 @@ def test_entropy_vanishes():
 
 
 def test_entropic_value_of_two_positions():
-    """Balanced 2 x 2: T = [[t, h - t], [h - t, t]], h = 1/2, with t / (h - t) = exp(1 / epsilon)."""
+    """T = [[t, h - t], [h - t, t]] with h = 1/2 and t / (h - t) = exp(1 / epsilon)."""
     epsilon, half = 0.4, 0.5
     t = half / (1 + np.exp(-1 / epsilon))
     entries = np.array([t, t, half - t, half - t])

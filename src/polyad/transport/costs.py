@@ -1,7 +1,7 @@
 """Cost matrices: what it costs to move mass from one position of a mode to another.
 
 A cost is symmetric, not negative and zero on the diagonal. It need not be a metric: ``1 - cos``,
-the choice of the paper, breaks the triangle inequality (three unit vectors at 0, 60 and 120 degrees).
+the choice of the paper, breaks the triangle inequality for unit vectors at 0, 60 and 120 degrees.
 """
 
 from __future__ import annotations
