@@ -83,7 +83,7 @@ def exact_block(
         task = _begin(kernels, fibres, xhat, rules, j, marginal, unknowns, True, results)
         n = task.settings.n
         if n == 0 or not task.highest > NOTHING:
-            _no_transport(fibres, j, rules, results)
+            _no_transport(fibres, j, results)
         elif n == 1:
             _single(task, grid, unknowns, fibres.offsets[j], j, results)
         else:
@@ -125,7 +125,7 @@ def _most(fibres: Fibres, block: tuple[int, int]) -> int:
 
 
 @kernel
-def _no_transport(fibres: Fibres, j: int, rules: Rules, results: Results) -> None:
+def _no_transport(fibres: Fibres, j: int, results: Results) -> None:
     """Nothing to send or nothing to send it to: the plan is zero."""
     results.marginals[j] = 0.0
     results.masses[j] = 0.0
@@ -228,7 +228,7 @@ def _first_attempt(
 
 
 @kernel
-def _contract(task: Task, grid: Vector, unknowns: Vector, form: int, tol: float) -> int:
+def _contract(task: Task, grid: Vector, unknowns: Vector, form: np.int64, tol: float) -> int:
     """Make Sinkhorn steps for as long as each halves the residual; return their number."""
     n, phi = task.settings.n, task.settings.tau / (task.settings.tau + 1.0)
     last = np.inf
@@ -292,7 +292,7 @@ def published_block(
         task = _begin(kernels, fibres, xhat, rules, j, marginal, unknowns, False, results)
         n = task.settings.n
         if n == 0 or not task.highest > NOTHING:
-            _no_transport(fibres, j, rules, results)
+            _no_transport(fibres, j, results)
             _set_value(fibres, xhat, rules, j, results)
             continue
         _first_scaling(task, grid, unknowns, xhat.shape[1])

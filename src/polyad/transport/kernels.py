@@ -197,7 +197,11 @@ def gram_rows(grid: NDArray[Any], out: NDArray[np.float64], n: int) -> None:
 
 @kernel
 def evaluate(
-    settings: Settings, grid: NDArray[Any], unknowns: NDArray[np.float64], at: int, level: float
+    settings: Settings,
+    grid: NDArray[Any],
+    unknowns: NDArray[np.float64],
+    at: np.int64,
+    level: float,
 ) -> Point:
     """Compute marginals, column sums and ``trial_h`` at a row of the unknowns.
 

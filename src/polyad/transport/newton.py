@@ -69,13 +69,13 @@ _RESCUE = 5
 
 
 # How the kernel rows are made: see refer().
-SINGLE, DOUBLE, ABSORBED = 0, 1, 2
+SINGLE, DOUBLE, ABSORBED = np.int64(0), np.int64(1), np.int64(2)
 
 
 @kernel
 def refer(
-    task: Task, grid: NDArray[Any], unknowns: Vector, at: int, form: int
-) -> tuple[float, int]:
+    task: Task, grid: NDArray[Any], unknowns: Vector, at: np.int64, form: np.int64
+) -> tuple[float, np.int64]:
     """Make kernel rows and ``base`` for a row of unknowns; return the unit and the form.
 
     Rows of ``exp(-C / epsilon)`` are copied while the unknowns are near each other, so that one
@@ -120,7 +120,7 @@ def _farthest(unknowns: Vector, n: int) -> float:
 
 @kernel
 def newton(
-    task: Task, grid: NDArray[Any], unknowns: Vector, form: int, tol: float, budget: int
+    task: Task, grid: NDArray[Any], unknowns: Vector, form: np.int64, tol: float, budget: int
 ) -> tuple[Point, int]:
     """Improve ``a`` by damped Newton steps; return the last evaluation and their number."""
     settings = task.settings
@@ -171,7 +171,7 @@ def _move(settings: Settings, unknowns: Vector, length: float) -> None:
 
 
 @kernel
-def _accept(unknowns: Vector, n: int, at: int) -> None:
+def _accept(unknowns: Vector, n: int, at: np.int64) -> None:
     for k in range(n):
         unknowns[A, k] = unknowns[at, k]
         unknowns[H, k] = unknowns[TRIAL_H, k]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Vector = NDArray[np.float64]
@@ -125,9 +126,10 @@ ROWS = 5
 # The second, ``unknowns``, is float64 with rows as long as the nonzeros, then a square matrix:
 
 LOG_X = 0
-A = 1
+# Arguments of kernels have a type of NumPy: Numba compiles anew for each Python constant.
+A = np.int64(1)
 """``log v``, the unknowns."""
-TRIAL = 2
+TRIAL = np.int64(2)
 REFERENCE = 3
 """The ``a`` that the kernel rows are relative to."""
 WEIGHTS = 4
