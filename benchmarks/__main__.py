@@ -13,6 +13,7 @@ import sys
 import time
 
 from benchmarks.cases import CASES
+from benchmarks.worker import is_slow
 
 # Each library is measured in every round, so that a slow hour of the machine hits all of them.
 ROUNDS = 3
@@ -49,8 +50,7 @@ def compare(case: str) -> None:
     errors: dict[str, float] = {}
     for _ in range(ROUNDS):
         for library in libraries:
-            slow = library == "pyttb" and case.startswith("sparse")
-            if slow and seconds[library]:
+            if is_slow(case, library) and seconds[library]:
                 continue
             result = measure(case, library)
             if result is not None:
@@ -66,6 +66,8 @@ def compare(case: str) -> None:
         note = "  (others used the machine)" if disturbed[library] > 0.5 else ""
         error = errors.get(library)
         fit = f"   squared error {error / errors['polyad']:.4f}" if error else ""
+        if case.startswith("transport"):
+            fit = f"   relative error {error:.1e}" if error is not None else ""
         print(f"  {library:<32}{value / own:8.2f}x   rounds {spread}{fit}{note}")
     print(f"  polyad itself: {1000 * own:.1f} ms")
 

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks import transport
+
 Run = Callable[[int], object]
 DENSE_SIDE = 250
 SPARSE_SHAPE = (2000, 1500, 1000)
@@ -249,4 +251,14 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
             "pyttb": pyttb_poisson_run,
         },
     ),
+    **{
+        f"transport of {n} fibres of {size}, {nonzeros} nonzeros, {dtype.__name__}": (
+            partial(transport.problem, size, n, nonzeros, dtype),
+            nonzeros,
+            4,
+            transport.LIBRARIES,
+        )
+        for size, n, nonzeros in transport.SHAPES
+        for dtype in (np.float64, np.float32)
+    },
 }

@@ -1,4 +1,7 @@
-"""Pictures of the guide, drawn when the documentation is built: ``python docs/pictures.py FOLDER``."""
+"""Pictures of the guide, drawn when the documentation is built.
+
+To look at them alone: ``python docs/pictures.py FOLDER``.
+"""
 
 from __future__ import annotations
 

@@ -14,22 +14,22 @@ import polyad
 SOURCE = Path(polyad.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-GROUND = {"exceptions", "arrays", "threads", "files", "_version"}
-FLOORS = {"tensor", "fitting"}
+GROUND = {"exceptions", "arrays", "compiled", "threads", "files", "_version"}
+FLOORS = {"tensor", "transport", "fitting"}
 MIDDLE = {"validation", "sources", "base"}
-ROOMS = {"cp"}
+ROOMS = {"cp", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
 
 # Each part of the house, and the parts that it may use besides itself and the ground.
 MAY_USE = {
     **{part: set() for part in GROUND},
-    "tensor": set(),
-    "fitting": set(),
+    **{floor: set() for floor in FLOORS},
     "validation": {"tensor"},
     "sources": {"validation", "tensor"},
     "base": {"validation", "tensor", "fitting"},
     **{room: FLOORS | MIDDLE for room in ROOMS},
+    "wasserstein": FLOORS | MIDDLE | {"cp"},
     "datasets": FLOORS | MIDDLE | ROOMS,
     "report": FLOORS | MIDDLE | ROOMS,
     "metrics": FLOORS | MIDDLE | ROOMS,
@@ -180,8 +180,9 @@ PUBLIC = {
     "polyad": [
         *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "NonnegativeCP"),
         *("PoissonCP", "PolyadError", "SimilarityCP", "Status", "StochasticCP", "SupervisedCP"),
-        *("__version__", "cp", "datasets", "exceptions", "factor_match_score", "fitting", "io"),
-        *("load", "metrics", "report", "selection", "tensor"),
+        *("WassersteinCP", "__version__", "cp", "datasets", "exceptions", "factor_match_score"),
+        *("fitting", "io", "load", "metrics", "report", "selection", "tensor", "transport"),
+        *("wasserstein", "wasserstein_distance"),
     ],
     "polyad.cp": [
         *("CP", "NonnegativeCP", "PoissonCP", "SimilarityCP", "StochasticCP", "SupervisedCP"),
@@ -210,6 +211,12 @@ PUBLIC = {
         *("DenseTensor", "KruskalTensor", "LabelledTensor", "Matching", "SparseTensor"),
         *("canonicalize_components", "factor_match_score", "fold", "khatri_rao"),
         *("kruskal_to_dense", "match_components", "mttkrp", "unfold"),
+    ],
+    "polyad.wasserstein": ["WassersteinCP"],
+    "polyad.transport": [
+        *("FibreSolution", "FibreTransport", "SinkhornResult", "SparseFibres", "cosine_cost"),
+        *("grid_cost", "one_identity_cost", "random_cost", "sinkhorn", "tfidf_cost"),
+        *("validate_cost", "wasserstein_distance"),
     ],
 }
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
     from polyad.tensor import KruskalTensor, LabelledTensor, factor_match_score
+    from polyad.transport import wasserstein_distance
     from polyad.wasserstein import WassersteinCP
 
 _HOMES = {
@@ -54,6 +55,7 @@ _HOMES = {
     "WassersteinCP": "polyad.wasserstein",
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
+    "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
     *("cp", "datasets", "exceptions", "fitting", "io", "metrics", "report", "selection", "tensor"),
@@ -88,6 +90,7 @@ __all__ = [
     "tensor",
     "transport",
     "wasserstein",
+    "wasserstein_distance",
 ]
 
 

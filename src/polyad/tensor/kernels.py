@@ -9,20 +9,17 @@ bounds are signed 64-bit, because unsigned and signed integers add up to floats.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 
+from polyad.compiled import kernel as kernel  # noqa: PLC0414  (rooms take it from here)
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
-
-Function = TypeVar("Function", bound="Callable[..., Any]")
 
 # The most components a kernel takes at once: the length of its buffers on the stack.
 WIDTH = 128
@@ -56,17 +53,6 @@ class Spans(NamedTuple):
     """(n_spans + 1, 2): the first quad and the first single of each span."""
     targets: NDArray[np.int64]
     """(n_spans,): the row of the output."""
-
-
-def kernel(function: Function) -> Function:
-    """Compile a function that runs without the interpreter lock, and keep its type.
-
-    The compiler may fuse multiplications with additions and regroup sums, the same way in each
-    call; infinities and NaN keep their meaning.
-    """
-    options = {"contract", "nsz", "reassoc"}
-    compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=options)(function)
-    return cast("Function", compiled)
 
 
 def _stack_memory(_typing_context: Any, like: Any) -> Any:

@@ -234,7 +234,7 @@ class WassersteinCP(CPFamily):
         self.callbacks = callbacks
         self.verbose = verbose
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
         """Return the negative Wasserstein loss of samples, per sample.
 
         Parameters
@@ -243,8 +243,10 @@ class WassersteinCP(CPFamily):
             Samples.
         y : None
             Ignored.
+        mask : None
+            Not supported: a Wasserstein loss needs whole fibres.
         """
-        given = self._validate_new(X)
+        given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):
             problem = self._new_problem(given)
             rows = self._rows(problem)

@@ -84,11 +84,10 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
     def __init__(
         self, problem: TransportProblem, *, inner_iter: int = 5, fixed_modes: Collection[int] = ()
     ) -> None:
-        self.problem = problem
+        super().__init__(problem, fixed_modes)
         self.inner_iter = inner_iter
         # The samples come last, as in all of the family.
-        self.free_modes = [k for k in (*range(1, len(problem.shape)), 0) if k not in fixed_modes]
-        self.fixed_modes = frozenset(fixed_modes)
+        self.free_modes.sort(key=lambda mode: mode == 0)
         scale = len(problem.shape) * problem.schedule.penalty * problem.total
         self.floor = _ROUNDING[problem.dtype.name] * scale
         # What was found of the latest state is too large to be a part of it. It follows from the

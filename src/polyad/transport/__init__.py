@@ -1,0 +1,30 @@
+"""Optimal transport: costs, the transport of sparse fibres, Sinkhorn's algorithm, distances."""
+
+from __future__ import annotations
+
+from polyad.transport.costs import (
+    cosine_cost,
+    grid_cost,
+    one_identity_cost,
+    random_cost,
+    tfidf_cost,
+    validate_cost,
+)
+from polyad.transport.distance import wasserstein_distance
+from polyad.transport.fibres import FibreSolution, FibreTransport, SparseFibres
+from polyad.transport.sinkhorn import SinkhornResult, sinkhorn
+
+__all__ = [
+    "FibreSolution",
+    "FibreTransport",
+    "SinkhornResult",
+    "SparseFibres",
+    "cosine_cost",
+    "grid_cost",
+    "one_identity_cost",
+    "random_cost",
+    "sinkhorn",
+    "tfidf_cost",
+    "validate_cost",
+    "wasserstein_distance",
+]

@@ -1,0 +1,366 @@
+"""Numba kernels that transport a block of fibres: exactly, or by the published iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.compiled import kernel
+from polyad.transport.fastmath import fast_exp
+from polyad.transport.kernels import (
+    NOTHING,
+    add_rows,
+    evaluate,
+    log_marginal,
+    make_grid,
+    make_unknowns,
+    round_up,
+    unsound,
+)
+from polyad.transport.newton import (
+    ABSORBED,
+    DOUBLE,
+    SINGLE,
+    anneal,
+    evaluate_logs,
+    newton,
+    refer,
+    sinkhorn,
+)
+from polyad.transport.records import (
+    INVERSE,
+    KEPT,
+    LOG_X,
+    MARGINALS,
+    SPARE,
+    SUMS,
+    TRIAL_H,
+    WEIGHTS,
+    A,
+    Fibres,
+    Kernels,
+    Point,
+    Results,
+    Rules,
+    Settings,
+    Task,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Vector = NDArray[np.float64]
+
+# How a fibre ended: at once, after a detour, or not where it should.
+SOLVED, FALLBACK, UNSOLVED = 0, 1, 2
+# Fibres of more nonzeros begin with Sinkhorn steps for as long as each halves the residual, and
+# those of more than the second number have nothing but them: Newton's matrix would be too large.
+_MANY = 64
+_TOO_MANY = 4096
+_CONTRACTIONS = 40
+_SECOND_ATTEMPT = 5
+# Without a start, continuation is quicker than Newton's method alone beyond this ``tau``.
+_STIFF = 1000.0
+_LAST_ATTEMPT = 500
+
+
+@kernel
+def exact_block(
+    kernels: Kernels,
+    fibres: Fibres,
+    xhat: NDArray[Any],
+    rules: Rules,
+    block: tuple[int, int],
+    results: Results,
+) -> None:
+    """Solve fibres to the tolerance. A ``log_v`` that is NaN is no start."""
+    most = _most(fibres, block)
+    grid, unknowns = make_grid(most, kernels.scaled), make_unknowns(most)
+    rough = make_grid(most, kernels.single)
+    marginal = np.empty(grid.shape[1])
+    for j in range(block[0], block[1]):
+        task = _begin(kernels, fibres, xhat, rules, j, marginal, unknowns, True, results)
+        n = task.settings.n
+        if n == 0 or not task.highest > NOTHING:
+            _no_transport(fibres, j, results)
+        elif n == 1:
+            _single(task, grid, unknowns, fibres.offsets[j], j, results)
+        else:
+            start = fibres.offsets[j]
+            point = _solve(task, grid, rough, unknowns, rules, start, j, results)
+            _store(grid, unknowns, point, start, n, j, results)
+        _set_value(fibres, xhat, rules, j, results)
+
+
+@kernel
+def _begin(
+    kernels: Kernels,
+    fibres: Fibres,
+    xhat: NDArray[Any],
+    rules: Rules,
+    j: int,
+    marginal: Vector,
+    unknowns: Vector,
+    shifts: bool,
+    results: Results,
+) -> Task:
+    first, last = fibres.offsets[j], fibres.offsets[j + 1]
+    for k in range(last - first):
+        unknowns[LOG_X, k] = np.log(np.float64(fibres.values[first + k]))
+    highest = log_marginal(xhat[j], rules.tau / (rules.tau + 1.0), marginal)
+    results.endings[j] = SOLVED
+    results.evaluations[j] = 0
+    results.residuals[j] = 0.0
+    settings = Settings(last - first, rules.tau, 1.0, shifts)
+    return Task(kernels, fibres.rows[first:last], marginal, highest, settings)
+
+
+@kernel
+def _most(fibres: Fibres, block: tuple[int, int]) -> int:
+    most = 1
+    for j in range(block[0], block[1]):
+        most = max(most, fibres.offsets[j + 1] - fibres.offsets[j])
+    return most
+
+
+@kernel
+def _no_transport(fibres: Fibres, j: int, results: Results) -> None:
+    """Nothing to send or nothing to send it to: the plan is zero."""
+    results.marginals[j] = 0.0
+    results.masses[j] = 0.0
+    for p in range(fibres.offsets[j], fibres.offsets[j + 1]):
+        results.log_v[p] = np.nan
+
+
+@kernel
+def _single(task: Task, grid: Vector, unknowns: Vector, p: int, j: int, results: Results) -> None:
+    """Solve a fibre of one nonzero in closed form."""
+    tau, cost, row = task.settings.tau, task.kernels.scaled, np.uint64(task.rows[0])
+    kappa, largest = 1.0 / (tau + 1.0), -np.inf
+    for i in range(grid.shape[1]):
+        grid[SPARE, i] = task.marginal[i] - kappa * (cost[row, i] + 1.0)
+        largest = max(largest, grid[SPARE, i])
+    for i in range(grid.shape[1]):
+        grid[SPARE, i] = fast_exp(grid[SPARE, i] - largest)
+    total = 0.0
+    for i in range(grid.shape[1]):
+        total += grid[SPARE, i]
+    excess = unknowns[LOG_X, 0] - largest - np.log(total)
+    results.log_v[p] = tau * (tau + 1.0) / (2.0 * tau + 1.0) * excess
+    scale = np.exp(largest + tau / (2.0 * tau + 1.0) * excess)
+    out = results.marginals[j]
+    for i in range(out.size):
+        out[i] = scale * grid[SPARE, i]
+    results.masses[j] = scale * total
+
+
+@kernel
+def _solve(
+    task: Task,
+    grid: Vector,
+    rough: NDArray[np.float32],
+    unknowns: Vector,
+    rules: Rules,
+    start: int,
+    j: int,
+    results: Results,
+) -> Point:
+    """Solve a fibre of several nonzeros: Newton, then continuation, then Sinkhorn."""
+    n, tau = task.settings.n, task.settings.tau
+    tol, penalty, many = rules.tol, tau * rules.epsilon, n > _TOO_MANY
+    is_cold = _take_start(unknowns, n, results.log_v[start : start + n])
+    point, total = unsound(0.0), 0
+    if not many and not (is_cold and tau > _STIFF):
+        point, total = _first_attempt(task, grid, rough, unknowns, rules)
+        if not _is_solved(point, tol):
+            results.endings[j] = FALLBACK
+    if not many and not _is_solved(point, tol):
+        budget = _SECOND_ATTEMPT * rules.budget
+        point, used = anneal(task, grid, unknowns, penalty, tol, budget)
+        total += used
+    if not _is_solved(point, tol):
+        results.endings[j] = SOLVED if many else FALLBACK
+        point = sinkhorn(task, grid, unknowns, tol, _LAST_ATTEMPT)
+        total += _LAST_ATTEMPT
+        if not _is_solved(point, tol):
+            results.endings[j] = UNSOLVED
+    results.evaluations[j] = total
+    return point
+
+
+@kernel
+def _take_start(unknowns: Vector, n: int, log_v: Vector) -> bool:
+    """Begin at ``log_v`` where all of it is given, else at ``log x``; return which."""
+    for k in range(n):
+        unknowns[A, k] = log_v[k]
+    for k in range(n):
+        if not np.isfinite(log_v[k]):
+            for m in range(n):
+                unknowns[A, m] = unknowns[LOG_X, m]
+            return True
+    return False
+
+
+@kernel
+def _is_solved(point: Point, tol: float) -> bool:
+    return point.is_sound and point.residual <= max(tol, point.rounding)
+
+
+@kernel
+def _first_attempt(
+    task: Task, grid: Vector, rough: NDArray[np.float32], unknowns: Vector, rules: Rules
+) -> tuple[Point, int]:
+    """Take Newton steps in float32 as far as they go, then in float64."""
+    n, kernels, total = task.settings.n, task.kernels, 0
+    form = DOUBLE if kernels.double.shape[0] else ABSORBED
+    if n > _MANY:
+        total = _contract(task, grid, unknowns, form, rules.tol)
+    elif kernels.single.shape[0]:
+        for k in range(n):
+            unknowns[KEPT, k] = unknowns[A, k]
+        point, total = newton(task, rough, unknowns, SINGLE, rules.tol, rules.budget)
+        if not point.is_sound:
+            for k in range(n):
+                unknowns[A, k] = unknowns[KEPT, k]
+    point, used = newton(task, grid, unknowns, form, rules.tol, rules.budget)
+    return point, total + used
+
+
+@kernel
+def _contract(task: Task, grid: Vector, unknowns: Vector, form: np.int64, tol: float) -> int:
+    """Make Sinkhorn steps for as long as each halves the residual; return their number."""
+    n, phi = task.settings.n, task.settings.tau / (task.settings.tau + 1.0)
+    last = np.inf
+    for used in range(_CONTRACTIONS):
+        level, _ = refer(task, grid, unknowns, A, form)
+        point = evaluate(task.settings, grid, unknowns, A, level)
+        if not point.is_sound or point.residual <= tol or point.residual > 0.5 * last:
+            return used + 1
+        last = point.residual
+        for k in range(n):
+            unknowns[A, k] -= phi * unknowns[TRIAL_H, k]
+    return _CONTRACTIONS
+
+
+@kernel
+def _store(
+    grid: Vector, unknowns: Vector, point: Point, start: int, n: int, j: int, results: Results
+) -> None:
+    for k in range(n):
+        results.log_v[start + k] = unknowns[A, k]
+    scale, mass = np.exp(point.level), 0.0
+    out = results.marginals[j]
+    for i in range(out.size):
+        out[i] = scale * grid[MARGINALS, i]
+    for i in range(out.size):
+        mass += grid[MARGINALS, i]
+    results.masses[j] = scale * mass
+    results.residuals[j] = point.residual
+
+
+@kernel
+def _set_value(fibres: Fibres, xhat: NDArray[Any], rules: Rules, j: int, results: Results) -> None:
+    """Set the minimum, ``lam (sum xhat + sum x) - (2 lam + epsilon) mass`` at the solution."""
+    penalty, total = rules.tau * rules.epsilon, 0.0
+    for i in range(xhat.shape[1]):
+        total += np.float64(xhat[j, i])
+    for p in range(fibres.offsets[j], fibres.offsets[j + 1]):
+        total += np.float64(fibres.values[p])
+    results.values[j] = penalty * total - (2.0 * penalty + rules.epsilon) * results.masses[j]
+
+
+@kernel
+def published_block(
+    kernels: Kernels,
+    fibres: Fibres,
+    xhat: NDArray[Any],
+    rules: Rules,
+    block: tuple[int, int],
+    results: Results,
+) -> None:
+    """Make ``rules.budget`` steps of the published iteration from ``u = 1 / size``.
+
+    In the log domain where the paper's form would overflow, otherwise the same numbers.
+    """
+    most = _most(fibres, block)
+    grid, unknowns = make_grid(most, kernels.scaled), make_unknowns(most)
+    marginal = np.empty(grid.shape[1])
+    form = DOUBLE if kernels.double.shape[0] else ABSORBED
+    phi = rules.tau / (rules.tau + 1.0)
+    for j in range(block[0], block[1]):
+        task = _begin(kernels, fibres, xhat, rules, j, marginal, unknowns, False, results)
+        n = task.settings.n
+        if n == 0 or not task.highest > NOTHING:
+            _no_transport(fibres, j, results)
+            _set_value(fibres, xhat, rules, j, results)
+            continue
+        _first_scaling(task, grid, unknowns, xhat.shape[1])
+        for _ in range(rules.budget - 1):
+            level, _form = refer(task, grid, unknowns, A, form)
+            if not evaluate(task.settings, grid, unknowns, A, level).is_sound:
+                evaluate_logs(task, grid, unknowns)
+            for k in range(n):
+                unknowns[A, k] -= phi * unknowns[TRIAL_H, k]
+        results.residuals[j] = evaluate_logs(task, grid, unknowns).residual
+        results.evaluations[j] = rules.budget
+        _finish_published(task, grid, unknowns, xhat[j], rules, j, results)
+        for k in range(n):
+            results.log_v[fibres.offsets[j] + k] = unknowns[A, k]
+
+
+@kernel
+def _first_scaling(task: Task, grid: Vector, unknowns: Vector, size: int) -> None:
+    """Set ``v = (x / K u)^phi`` for ``u = 1 / size``."""
+    phi = task.settings.tau / (task.settings.tau + 1.0)
+    cost = task.kernels.scaled
+    for k in range(task.settings.n):
+        row, total = np.uint64(task.rows[k]), 0.0
+        for i in range(size):
+            grid[SPARE, i] = fast_exp(-cost[row, i])
+        for i in range(size):
+            total += grid[SPARE, i]
+        unknowns[A, k] = phi * (unknowns[LOG_X, k] - np.log(total / size) + 1.0)
+
+
+@kernel
+def _finish_published(
+    task: Task,
+    grid: Vector,
+    unknowns: Vector,
+    xhat: NDArray[Any],
+    rules: Rules,
+    j: int,
+    results: Results,
+) -> None:
+    """Take ``v`` once more, then ``Delta = u (K v)`` and the value of that plan.
+
+    ``inverse`` holds ``log u`` after :func:`evaluate_logs`.
+    """
+    n, tau = task.settings.n, task.settings.tau
+    epsilon, penalty = rules.epsilon, tau * rules.epsilon
+    kappa, value = 1.0 / (tau + 1.0), 0.0
+    for k in range(n):
+        log_x = unknowns[LOG_X, k]
+        # log (K u) from the excess of the old column sums; the new ones are x^phi (K u)^kappa.
+        log_ku = unknowns[TRIAL_H, k] + log_x - unknowns[A, k] / tau - unknowns[A, k]
+        unknowns[A, k] -= tau * kappa * unknowns[TRIAL_H, k]
+        log_b = tau * kappa * log_x + kappa * log_ku
+        b, x = np.exp(log_b), np.exp(log_x)
+        value += epsilon * b * unknowns[A, k] + penalty * (b * (log_b - log_x) - b + x)
+    refer(task, grid, unknowns, A, ABSORBED)
+    for k in range(round_up(n)):
+        unknowns[WEIGHTS, k] = 1.0
+    add_rows(grid, unknowns, n)
+    out, mass = results.marginals[j], 0.0
+    for i in range(out.size):
+        given, log_u = np.float64(xhat[i]), grid[INVERSE, i]
+        log_a = log_u + np.log(grid[SUMS, i]) + grid[SPARE, i] - 1.0
+        a = np.exp(log_a)
+        out[i] = a
+        mass += a
+        if a > 0.0:
+            value += epsilon * a * (log_u - 1.0) + penalty * (a * (log_a - np.log(given)) - a)
+        value += penalty * given
+    results.masses[j] = mass
+    results.values[j] = value

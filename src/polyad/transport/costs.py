@@ -1,0 +1,298 @@
+"""Cost matrices: what it costs to move mass from one position of a mode to another.
+
+A cost is symmetric, not negative and zero on the diagonal. It need not be a metric: ``1 - cos``,
+the choice of the paper, breaks the triangle inequality for unit vectors at 0, 60 and 120 degrees.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+    from scipy.sparse import coo_array, csr_array
+
+# Numbers of the product of two sparse matrices that are held at a time: 32 MiB.
+_BLOCK = 1 << 22
+# How far apart two mirrored entries may be, relative to the largest: rounding of a product.
+_SYMMETRY = 1e-8
+
+
+def cosine_cost(
+    data: NDArray[Any] | coo_array[Any, Any], mode: int = 0, *, binary: bool = False
+) -> NDArray[np.float64]:
+    """Return one minus the cosine between the slices of a tensor.
+
+    Parameters
+    ----------
+    data : ndarray or coo_array
+        Of two modes or more, nonnegative. Sparse data stays sparse.
+    mode : int, default=0
+    binary : bool, default=False
+        Only whether an entry is zero counts, not its size.
+
+    Returns
+    -------
+    ndarray of shape (data.shape[mode], data.shape[mode])
+        A slice without entries has the cost 1 to all others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cosine_cost(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 3.0]]))
+    array([[0., 0., 1.],
+           [0., 0., 1.],
+           [1., 1., 0.]])
+    """
+    slices = _slices(data, mode)
+    if binary:
+        slices.data = (slices.data != 0).astype(np.float64)
+    return _one_minus_cosine(slices)
+
+
+def tfidf_cost(data: NDArray[Any] | coo_array[Any, Any], mode: int = 0) -> NDArray[np.float64]:
+    """Return one minus the cosine between the slices, cells that many slices share counting less.
+
+    A cell that is not zero in ``d`` of ``n`` slices is multiplied by
+    ``1 + log((1 + n) / (1 + d))``, the smooth weight of scikit-learn's ``TfidfTransformer``.
+
+    Parameters
+    ----------
+    data : ndarray or coo_array
+        Of two modes or more, nonnegative. Sparse data stays sparse.
+    mode : int, default=0
+
+    Returns
+    -------
+    ndarray of shape (data.shape[mode], data.shape[mode])
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> tfidf_cost(np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])).round(3)
+    array([[0.   , 0.664],
+           [0.664, 0.   ]])
+    """
+    slices = _slices(data, mode)
+    slices.eliminate_zeros()
+    n = slices.shape[0]
+    used = np.bincount(slices.indices, minlength=slices.shape[1])
+    slices.data *= (1.0 + np.log((1.0 + n) / (1.0 + used)))[slices.indices]
+    return _one_minus_cosine(slices)
+
+
+def one_identity_cost(size: int) -> NDArray[np.float64]:
+    """Return the cost one between any two positions: nothing is known of them.
+
+    Parameters
+    ----------
+    size : int
+
+    Returns
+    -------
+    ndarray of shape (size, size)
+        With this cost, the exact distance of two distributions is their total variation.
+    """
+    return 1.0 - np.eye(_size(size))
+
+
+def random_cost(
+    size: int, random_state: int | np.random.RandomState | np.random.Generator | None = None
+) -> NDArray[np.float64]:
+    """Return costs drawn from the uniform distribution on [0, 1), symmetric: a baseline.
+
+    Parameters
+    ----------
+    size : int
+    random_state : int, RandomState, Generator or None
+
+    Returns
+    -------
+    ndarray of shape (size, size)
+    """
+    if isinstance(random_state, np.random.RandomState):
+        drawn = random_state.random_sample((_size(size), size))
+    else:
+        drawn = np.random.default_rng(random_state).random((_size(size), size))
+    upper = np.triu(drawn, 1)
+    return upper + upper.T
+
+
+def grid_cost(*shape: int) -> NDArray[np.float64]:
+    """Return the squared distance between the points of a grid, the largest being one.
+
+    Parameters
+    ----------
+    *shape : int
+        Points along each axis; the last one runs fastest.
+
+    Returns
+    -------
+    ndarray of shape (prod(shape), prod(shape))
+
+    Examples
+    --------
+    >>> grid_cost(3)
+    array([[0.  , 0.25, 1.  ],
+           [0.25, 0.  , 0.25],
+           [1.  , 0.25, 0.  ]])
+    """
+    points = np.indices([_size(n) for n in shape]).reshape(len(shape), -1).astype(np.float64)
+    cost = np.zeros((points.shape[1],) * 2)
+    for axis in points:
+        cost += np.square(axis[:, None] - axis)
+    return cost / max(1.0, float(cost.max()))
+
+
+def validate_cost(
+    cost: ArrayLike,
+    size: int | None = None,
+    labels: Sequence[Any] | NDArray[Any] | None = None,
+    *,
+    mode_title: str = "the mode",
+) -> NDArray[np.float64]:
+    """Check a cost matrix, and bring it into the order of the labels.
+
+    Parameters
+    ----------
+    cost : array-like or pandas.DataFrame of shape (size, size)
+        Symmetric, finite, not negative, zero on the diagonal. The rows and columns of a frame are
+        taken by label where ``labels`` are given; it may have more than these.
+    size : int, optional
+        The size that is needed.
+    labels : sequence, optional
+        The labels of the mode, in its order.
+    mode_title : str
+        What errors call the mode.
+
+    Returns
+    -------
+    ndarray of shape (size, size)
+        Exactly symmetric, float64.
+    """
+    if hasattr(cost, "loc") and hasattr(cost, "columns"):
+        cost = _by_label(cost, labels, mode_title)
+    try:
+        matrix = np.asarray(cost, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        message = f"The cost of {mode_title} is no matrix of numbers: {error}."
+        raise InvalidTypeError(message) from error
+    needed = len(matrix) if size is None and matrix.ndim == 2 else size
+    if matrix.shape != (needed, needed) or matrix.size == 0:
+        wanted = "(size, size)" if needed is None or size is None else f"({size}, {size})"
+        message = (
+            f"The cost of {mode_title} has the shape {matrix.shape}; it needs {wanted}: one row "
+            "and one column for each position."
+        )
+        raise InvalidInputError(message)
+    _refuse(~np.isfinite(matrix), matrix, f"The cost of {mode_title} is not finite")
+    _refuse(matrix < 0, matrix, f"The cost of {mode_title} is negative")
+    diagonal = np.diag(np.diag(matrix) != 0)
+    _refuse(diagonal, matrix, f"The cost of {mode_title} is not zero on the diagonal")
+    uneven = np.abs(matrix - matrix.T) > _SYMMETRY * float(matrix.max())
+    _refuse(uneven, matrix, f"The cost of {mode_title} is not symmetric")
+    return (matrix + matrix.T) / 2.0
+
+
+def _by_label(frame: Any, labels: Sequence[Any] | NDArray[Any] | None, title: str) -> Any:
+    """Return a labelled frame in the order of the labels, or of its own rows."""
+    wanted = list(frame.index) if labels is None else list(labels)
+    for name, given in (("row", frame.index), ("column", frame.columns)):
+        if not given.is_unique:
+            message = f"The cost of {title} has a {name} label twice: {_twice(given)!r}."
+            raise InvalidInputError(message)
+        missing = [label for label in wanted if label not in given]
+        if missing:
+            message = (
+                f"The cost of {title} has no {name} for {len(missing)} of its labels, first "
+                f"{missing[0]!r}. Give a frame with all labels in its index and its columns."
+            )
+            raise InvalidInputError(message)
+    return frame.loc[wanted, wanted].to_numpy()
+
+
+def _twice(labels: Any) -> Any:
+    return labels[labels.duplicated()][0]
+
+
+def _refuse(bad: NDArray[np.bool_], matrix: NDArray[np.float64], problem: str) -> None:
+    if bad.any():
+        i, k = (int(index) for index in np.argwhere(bad)[0])
+        mirrored = f" and {matrix[k, i]} at ({k}, {i})" if "symmetric" in problem else ""
+        message = (
+            f"{problem}: {matrix[i, k]} at ({i}, {k}){mirrored}. A cost is symmetric, finite, not "
+            "negative, and zero on the diagonal."
+        )
+        raise InvalidInputError(message)
+
+
+def _size(size: int) -> int:
+    if size < 1:
+        message = f"A cost needs at least one position, got {size}."
+        raise InvalidInputError(message)
+    return int(size)
+
+
+def _slices(data: NDArray[Any] | coo_array[Any, Any], mode: int) -> csr_array[Any, Any]:
+    """Return the slices of a tensor as the rows of a sparse matrix, cells never used left out."""
+    from scipy.sparse import coo_array, csr_array, issparse
+
+    if not issparse(data):
+        dense = np.asarray(data, dtype=np.float64)
+        tensor: coo_array[Any, Any] = coo_array(dense) if dense.ndim else coo_array((1, 1))
+    else:
+        tensor = coo_array(data)
+    if tensor.ndim < 2 or not 0 <= mode < tensor.ndim:
+        message = f"There is no mode {mode} in data of shape {tensor.shape}, of two modes or more."
+        raise InvalidInputError(message)
+    values = np.asarray(tensor.data, dtype=np.float64)
+    if not np.all((values >= 0) & (values < np.inf)):
+        first = int(np.flatnonzero(~((values >= 0) & (values < np.inf)))[0])
+        where = tuple(int(row[first]) for row in tensor.coords)
+        message = (
+            f"The data is {values[first]} at {where}; costs need finite entries, not negative."
+        )
+        raise InvalidInputError(message)
+    column, n_columns = number_cells(tensor.coords, tensor.shape, mode)
+    shape = (int(tensor.shape[mode]), n_columns)
+    return csr_array((values, (tensor.coords[mode], column)), shape=shape)
+
+
+def number_cells(
+    coords: Sequence[NDArray[Any]], shape: tuple[int, ...], mode: int
+) -> tuple[NDArray[np.int64], int]:
+    """Give numbers to the fibres that have entries; return that of each entry, and how many."""
+    number = np.zeros(len(coords[mode]), np.int64)
+    n_cells = 1
+    for other in (m for m in range(len(shape)) if m != mode):
+        # Only fibres that are used have numbers, so no product overflows.
+        paired = number * np.int64(shape[other]) + coords[other]
+        used, number = np.unique(paired, return_inverse=True)
+        n_cells = max(1, used.size)
+    return number.astype(np.int64), n_cells
+
+
+def _one_minus_cosine(slices: csr_array[Any, Any]) -> NDArray[np.float64]:
+    slices.sum_duplicates()
+    n = slices.shape[0]
+    lengths = np.diff(slices.indptr)
+    # Dividing by the largest entry first: squares of 1e-200 would vanish.
+    largest = np.zeros(n)
+    np.maximum.at(largest, np.repeat(np.arange(n), lengths), slices.data)
+    slices.data /= np.repeat(np.where(largest > 0, largest, 1.0), lengths)
+    norms = np.sqrt(np.asarray(slices.multiply(slices).sum(axis=1)).ravel())
+    slices.data /= np.repeat(np.where(norms > 0, norms, 1.0), lengths)
+    cost = np.empty((n, n))
+    step = max(1, _BLOCK // n)
+    for first in range(0, n, step):
+        rows = slice(first, first + step)
+        cost[rows] = 1.0 - (slices[rows] @ slices.T).toarray()
+    np.clip(cost, 0.0, 1.0, out=cost)
+    np.fill_diagonal(cost, 0.0)
+    return (cost + cost.T) / 2.0

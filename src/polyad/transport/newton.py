@@ -1,0 +1,289 @@
+"""Numba kernels that solve one fibre: damped Newton steps, continuation, Sinkhorn steps.
+
+A fibre is solved by Newton's method from the start it is given. Where that fails, the problem is
+solved for a larger ``epsilon`` first, which is lowered step by step; each solution starts the
+next. Where that fails too, Sinkhorn steps with the best shift, wholly in the log domain, do
+what they can.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.compiled import kernel
+from polyad.transport.fastmath import fast_exp, fast_log
+from polyad.transport.kernels import (
+    NOTHING,
+    ROUNDING,
+    absorb_rows,
+    add_rows,
+    evaluate,
+    gather_rows,
+    newton_direction,
+    round_up,
+    unsound,
+)
+from polyad.transport.records import (
+    BASE,
+    INVERSE,
+    LOG_X,
+    MARGINALS,
+    REFERENCE,
+    SPARE,
+    STEP,
+    SUMS,
+    TRIAL,
+    TRIAL_H,
+    WEIGHTS,
+    A,
+    H,
+    Point,
+    Settings,
+    Task,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Vector = NDArray[np.float64]
+
+# How far ``a`` may be from its reference before the kernel rows are made again.
+_REACH = 100.0
+_REACH_SINGLE = 16.0
+# How much of the predicted decrease of the merit a step must achieve, how a step is shortened,
+# and how often. A merit is only known up to rounding.
+_ARMIJO = 1e-4
+_SHORTER = 0.3
+_SHORTENINGS = 14
+_MERIT_ROUNDING = 1e-13
+# Below this residual a step in float32 is the last: the next could not be told from rounding.
+_NEARLY = 1e-3
+# Continuation begins where ``rho max(1, lambda)`` is this, and ``rho`` grows by this factor.
+_GENTLE = 20.0
+_GROWTH = 4.0
+_COARSE = 1e-2
+# Sinkhorn steps that bring back to where Newton's method has numbers in range.
+_RESCUE = 5
+
+
+# How the kernel rows are made: see refer().
+SINGLE, DOUBLE, ABSORBED = np.int64(0), np.int64(1), np.int64(2)
+
+
+@kernel
+def refer(
+    task: Task, grid: NDArray[Any], unknowns: Vector, at: np.int64, form: np.int64
+) -> tuple[float, np.int64]:
+    """Make kernel rows and ``base`` for a row of unknowns; return the unit and the form.
+
+    Rows of ``exp(-C / epsilon)`` are copied while the unknowns are near each other, so that one
+    number is a reference for all of them; otherwise they are the reference themselves.
+    """
+    n, kappa = task.settings.n, 1.0 / (task.settings.tau + 1.0)
+    low, high = np.inf, -np.inf
+    for k in range(n):
+        low, high = min(low, unknowns[at, k]), max(high, unknowns[at, k])
+    marginal = task.marginal
+    if form != ABSORBED and high - low <= (_REACH_SINGLE if form == SINGLE else _REACH):
+        for k in range(n):
+            unknowns[REFERENCE, k] = high
+        if form == SINGLE:
+            gather_rows(task.kernels.single, task.rows, grid)
+        else:
+            gather_rows(task.kernels.double, task.rows, grid)
+        for i in range(grid.shape[1]):
+            grid[BASE, i] = marginal[i] - task.highest
+        # The -1 is that of the paper's kernel exp(-rho C - 1).
+        return task.highest + kappa * (high - 1.0), form
+    for k in range(n):
+        unknowns[REFERENCE, k] = unknowns[at, k]
+    absorb_rows(task, grid, unknowns)
+    level = -np.inf
+    for i in range(grid.shape[1]):
+        grid[BASE, i] = marginal[i] + kappa * (grid[SPARE, i] - 1.0)
+        if marginal[i] > NOTHING:
+            level = max(level, grid[BASE, i])
+    for i in range(grid.shape[1]):
+        grid[BASE, i] = grid[BASE, i] - level if marginal[i] > NOTHING else NOTHING
+    return level, ABSORBED
+
+
+@kernel
+def _farthest(unknowns: Vector, n: int) -> float:
+    distance = 0.0
+    for k in range(n):
+        distance = max(distance, abs(unknowns[TRIAL, k] - unknowns[REFERENCE, k]))
+    return distance
+
+
+@kernel
+def newton(
+    task: Task, grid: NDArray[Any], unknowns: Vector, form: np.int64, tol: float, budget: int
+) -> tuple[Point, int]:
+    """Improve ``a`` by damped Newton steps; return the last evaluation and their number."""
+    settings = task.settings
+    n, single = settings.n, form == SINGLE
+    reach = _REACH_SINGLE if single else _REACH
+    level, form = refer(task, grid, unknowns, A, form)
+    if single and form != SINGLE:
+        return unsound(level), 0
+    point = evaluate(settings, grid, unknowns, A, level)
+    level = point.level
+    _accept(unknowns, n, A)
+    used = 1
+    while point.is_sound and point.residual > max(tol, point.rounding) and used < budget:
+        slope = newton_direction(settings, grid, unknowns)
+        if not slope < np.inf:
+            break
+        if single and point.residual < _NEARLY:
+            _move(settings, unknowns, 1.0)
+            _accept(unknowns, n, TRIAL)
+            break
+        length, new = 1.0, point
+        for attempt in range(_SHORTENINGS + 1):
+            _move(settings, unknowns, length if attempt < _SHORTENINGS else 0.0)
+            if _farthest(unknowns, n) > reach:
+                if single:
+                    return unsound(level), used
+                level, form = refer(task, grid, unknowns, TRIAL, form)
+            new = evaluate(settings, grid, unknowns, TRIAL, level)
+            level = new.level
+            used += 1
+            if new.is_sound and _is_better(point, new, length * slope):
+                break
+            length *= _SHORTER
+        point = new
+        _accept(unknowns, n, TRIAL)
+    return point, used
+
+
+@kernel
+def _move(settings: Settings, unknowns: Vector, length: float) -> None:
+    """Put the end of a Newton step into ``trial``; of length zero, that of a Sinkhorn step."""
+    phi = settings.tau / (settings.tau + 1.0)
+    for k in range(settings.n):
+        if length > 0.0:
+            unknowns[TRIAL, k] = unknowns[A, k] + length * unknowns[STEP, k]
+        else:
+            unknowns[TRIAL, k] = unknowns[A, k] - phi * unknowns[H, k]
+
+
+@kernel
+def _accept(unknowns: Vector, n: int, at: np.int64) -> None:
+    for k in range(n):
+        unknowns[A, k] = unknowns[at, k]
+        unknowns[H, k] = unknowns[TRIAL_H, k]
+
+
+@kernel
+def _is_better(old: Point, new: Point, predicted: float) -> bool:
+    if new.residual < 0.5 * old.residual:
+        return True
+    bound = old.merit + _ARMIJO * predicted + _MERIT_ROUNDING * (1.0 + abs(old.merit))
+    return predicted < 0.0 and new.merit <= bound
+
+
+@kernel
+def anneal(
+    task: Task, grid: NDArray[Any], unknowns: Vector, penalty: float, tol: float, budget: int
+) -> tuple[Point, int]:
+    """Solve for a large epsilon from ``log x``, then lower it; return as :func:`newton` does."""
+    settings = task.settings
+    n, rho = settings.n, settings.tau / penalty
+    for k in range(n):
+        unknowns[A, k] = unknowns[LOG_X, k]
+    sharpness = min(1.0, _GENTLE / (max(1.0, penalty) * rho))
+    total, marginal = 0, np.empty_like(task.marginal)
+    while True:
+        last = sharpness == 1.0
+        highest = _scale(task, sharpness, marginal)
+        gentle = Settings(n, settings.tau * sharpness, sharpness, True)
+        stage = Task(task.kernels, task.rows, marginal, highest, gentle)
+        goal = tol if last else max(tol, _COARSE)
+        point, used = newton(stage, grid, unknowns, ABSORBED, goal, budget)
+        total += used
+        if not point.is_sound:
+            point = sinkhorn(stage, grid, unknowns, tol, _RESCUE)
+            point, used = newton(stage, grid, unknowns, ABSORBED, goal, budget)
+            total += used + _RESCUE
+        if last:
+            return point, total
+        growth = min(_GROWTH, 1.0 / sharpness)
+        for k in range(n):
+            unknowns[A, k] *= growth
+        sharpness = sharpness * growth if growth == _GROWTH else 1.0
+
+
+@kernel
+def _scale(task: Task, sharpness: float, out: Vector) -> float:
+    """Fill ``out`` with ``phi log xhat`` for a smaller ``rho``; return its largest entry."""
+    tau = task.settings.tau
+    factor = tau * sharpness / (tau * sharpness + 1.0) * (tau + 1.0) / tau
+    for i in range(out.size):
+        out[i] = factor * task.marginal[i] if task.marginal[i] > NOTHING else NOTHING
+    return factor * task.highest
+
+
+@kernel
+def sinkhorn(task: Task, grid: NDArray[Any], unknowns: Vector, tol: float, budget: int) -> Point:
+    """Improve ``a`` by Sinkhorn steps, each with the best shift, wholly in the log domain."""
+    phi = task.settings.tau / (task.settings.tau + 1.0)
+    point = evaluate_logs(task, grid, unknowns)
+    for _ in range(budget):
+        if point.residual <= max(tol, point.rounding):
+            break
+        for k in range(task.settings.n):
+            unknowns[A, k] -= phi * unknowns[TRIAL_H, k]
+        point = evaluate_logs(task, grid, unknowns)
+    return point
+
+
+@kernel
+def evaluate_logs(task: Task, grid: NDArray[Any], unknowns: Vector) -> Point:
+    """Evaluate at ``a`` as :func:`~polyad.transport.kernels.evaluate`, for numbers of any range.
+
+    ``inverse`` gets ``log u``; ``q`` stays as it is, only its logarithm is known to exist.
+    """
+    n, tau = task.settings.n, task.settings.tau
+    kappa = 1.0 / (tau + 1.0)
+    level, _ = refer(task, grid, unknowns, A, ABSORBED)
+    for k in range(round_up(n)):
+        unknowns[WEIGHTS, k] = 1.0
+    add_rows(grid, unknowns, n)
+    for i in range(grid.shape[1]):
+        # K v = exp(log_sum + m - 1), where spare is the m of absorb_rows; u = r / (K v).
+        log_sum = fast_log(grid[SUMS, i])
+        log_r = grid[BASE, i] + kappa * log_sum
+        grid[INVERSE, i] = log_r + level - log_sum - grid[SPARE, i] + 1.0
+        grid[MARGINALS, i] = fast_exp(log_r)
+    supply, demand = -np.inf, -np.inf
+    for k in range(n):
+        unknowns[TRIAL_H, k] = unknowns[A, k] + _log_column(task, grid, k)
+        supply = np.logaddexp(supply, unknowns[TRIAL_H, k])
+        demand = np.logaddexp(demand, unknowns[LOG_X, k] - unknowns[A, k] / tau)
+    shift = (demand - supply) / (kappa + 1.0 / tau) if task.settings.shifts else 0.0
+    residual, size = 0.0, 0.0
+    for k in range(n):
+        unknowns[A, k] += shift
+        unknowns[TRIAL_H, k] += kappa * shift - unknowns[LOG_X, k] + unknowns[A, k] / tau
+        residual = max(residual, abs(unknowns[TRIAL_H, k]))
+        size = max(size, abs(unknowns[A, k]))
+    level += kappa * shift
+    merit = supply + kappa * shift
+    return Point(level, merit, residual * tau * kappa, ROUNDING * size, True)
+
+
+@kernel
+def _log_column(task: Task, grid: NDArray[Any], k: int) -> float:
+    """Return ``log (K u)_k``, for ``log u`` in ``inverse``."""
+    cost, row, sharpness = task.kernels.scaled, np.uint64(task.rows[k]), task.settings.sharpness
+    largest = -np.inf
+    for i in range(grid.shape[1]):
+        grid[SPARE, i] = grid[INVERSE, i] - sharpness * cost[row, i]
+        largest = max(largest, grid[SPARE, i])
+    total = 0.0
+    for i in range(grid.shape[1]):
+        total += fast_exp(grid[SPARE, i] - largest)
+    return float(largest + np.log(total) - 1.0)
