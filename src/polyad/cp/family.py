@@ -213,7 +213,7 @@ class CPFamily(TensorEstimator):
                     f"nothing was observed at position {position} of {title}, the first such; its "
                     "row of the factor is zero."
                 )
-            if problem.norm_squared == 0:
+            if problem.is_zero:
                 self._warn_about_data("every entry is zero, and so is the decomposition.")
             solver = self._solver(problem, fixed)
             broken: FitError | None = None

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace
 
-from polyad.cp.generalized.loss import EPSILON, Loss, PositiveLoss, check_above_zero, x_log_x
+from polyad.cp.generalized.loss import (
+    EPSILON,
+    Loss,
+    PositiveLoss,
+    check_above_zero,
+    overwritten_log,
+    x_log_x,
+)
 
 if TYPE_CHECKING:
     from polyad.arrays import Array
@@ -40,8 +47,13 @@ class PoissonLoss(PositiveLoss):
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return ``m - x log m`` and the derivative."""
         positive = m + EPSILON
-        value = positive - x * array_namespace(m).log(positive)
-        return value, 1.0 - x / positive
+        slope = x / positive
+        slope *= -1.0
+        slope += 1.0
+        value = array_namespace(m).log(positive)
+        value *= x
+        positive -= value
+        return positive, slope
 
     def offset(self, x: Array) -> Array:
         """Return ``x log x - x``."""
@@ -89,6 +101,7 @@ class _BinaryLoss(Loss):
     """A loss of zeros and ones."""
 
     domain = "zeros and ones"
+    advice = "Threshold the data, for example X > 0, or use loss='poisson' for counts."
 
     def accepts(self, x: Array) -> Array:
         """Say of each entry whether it is zero or one."""
@@ -121,12 +134,18 @@ class BernoulliOddsLoss(_BinaryLoss):
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
-        xp = array_namespace(m)
+        # Where x is one, `kept` is the odds, and one elsewhere: no branches, one logarithm.
         odds = m + EPSILON
-        inverse = x / odds
-        # log rather than log1p: it is far quicker, and right to the rounding of a sum of terms.
-        value = xp.log(1.0 + xp.where(x > 0, inverse, odds))
-        return value, 1.0 / (1.0 + odds) - inverse
+        kept = odds - 1.0
+        kept *= x
+        kept += 1.0
+        odds += 1.0
+        share = 1.0 / odds
+        value = overwritten_log(kept * share)
+        value *= -1.0
+        share /= kept
+        share *= 1.0 - 2.0 * x
+        return value, share
 
     def mean(self, m: Array) -> Array:
         """Return the probability ``m / (1 + m)``."""
@@ -162,11 +181,18 @@ class BernoulliLogitLoss(_BinaryLoss):
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
         xp = array_namespace(m)
-        small = xp.exp(-xp.abs(m))
-        whole = 1.0 + small
-        signed = xp.where(x > 0, -m, m)
-        value = xp.maximum(signed, xp.zeros_like(m)) + xp.log(whole)
-        return value, xp.where(m >= 0, xp.ones_like(m), small) / whole - x
+        whole = xp.abs(m)
+        whole *= -1.0
+        whole = xp.exp(whole)
+        whole += 1.0
+        value = xp.log(whole)
+        value += xp.maximum(m, xp.zeros_like(m))
+        value -= x * m
+        # sigmoid(m) = 1/2 ± (1 / (1 + exp(-|m|)) - 1/2)
+        slope = xp.copysign(1.0 / whole - 0.5, m)
+        slope += 0.5
+        slope -= x
+        return value, slope
 
     def mean(self, m: Array) -> Array:
         """Return the probability ``sigmoid(m)``."""

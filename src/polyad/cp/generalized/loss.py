@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -37,6 +38,8 @@ class Loss(ABC):
     name: str
     lower: float = -math.inf
     domain: str = "all numbers"
+    #: What to do with data that is not accepted.
+    advice: str = "Replace these values, or mark them as missing (NaN)."
 
     @property
     def degree(self) -> float | None:
@@ -97,6 +100,7 @@ class PositiveLoss(Loss):
 
     lower = 0.0
     domain = "numbers that are not negative"
+    advice = "loss='gaussian' and loss='huber' take data of any sign."
 
     def accepts(self, x: Array) -> Array:
         """Say of each entry whether it is zero or above."""
@@ -185,6 +189,14 @@ class CustomLoss(Loss):
 
     def __repr__(self) -> str:
         return f"CustomLoss({self._value!r}, {self._derivative!r}, lower={self.lower!r})"
+
+
+def overwritten_log(a: Array) -> Array:
+    """Return the logarithm of an array that is not needed afterwards.
+
+    NumPy reuses its memory: fresh memory costs more than the logarithm.
+    """
+    return np.log(a, out=a) if isinstance(a, np.ndarray) else array_namespace(a).log(a)
 
 
 def x_log_x(x: Array) -> Array:

@@ -31,7 +31,14 @@ from polyad.cp.generalized.discrete import (
     PoissonLogLoss,
     PoissonLoss,
 )
-from polyad.cp.generalized.loss import EPSILON, Loss, PositiveLoss, check_above_zero, x_log_x
+from polyad.cp.generalized.loss import (
+    EPSILON,
+    Loss,
+    PositiveLoss,
+    check_above_zero,
+    overwritten_log,
+    x_log_x,
+)
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -71,6 +78,10 @@ class _AboveZeroLoss(PositiveLoss):
     """A loss of entries above zero, whatever their unit: ``t - 1 - log t`` of a ratio t."""
 
     domain = "numbers above zero"
+    advice = (
+        "loss='poisson' takes zeros, loss='gaussian' data of any sign. Mark zeros that are missing "
+        "entries by NaN, or leave them out of sparse data with missing='unobserved'."
+    )
 
     @property
     def degree(self) -> float:
@@ -108,7 +119,10 @@ class GammaLoss(_AboveZeroLoss):
         inverse = 1.0 / (m + EPSILON)
         ratio = x * inverse
         excess = ratio - 1.0
-        return excess - array_namespace(m).log(ratio), -excess * inverse
+        inverse *= excess
+        inverse *= -1.0
+        excess -= overwritten_log(ratio)
+        return excess, inverse
 
 
 @dataclass(frozen=True)
