@@ -175,12 +175,18 @@ def test_files_stay_readable(path):
 
 PUBLIC = {
     "polyad": [
-        *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "NonnegativeCP"),
+        *("CP", "Checkpoint", "GeneralizedCP", "History", "KruskalTensor", "LabelledTensor"),
+        "NonnegativeCP",
         *("PoissonCP", "PolyadError", "Status", "__version__", "cp", "datasets", "exceptions"),
         *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection"),
         "tensor",
     ],
-    "polyad.cp": ["CP", "NonnegativeCP", "PoissonCP"],
+    "polyad.cp": ["CP", "GeneralizedCP", "NonnegativeCP", "PoissonCP"],
+    "polyad.cp.generalized": [
+        *("BernoulliLogitLoss", "BernoulliOddsLoss", "BetaDivergenceLoss", "CustomLoss"),
+        *("GammaLoss", "GaussianLoss", "GeneralizedCP", "HuberLoss", "Loss"),
+        *("NegativeBinomialLoss", "PoissonLogLoss", "PoissonLoss", "RayleighLoss"),
+    ],
     "polyad.cp.nonnegative": ["NonnegativeCP"],
     "polyad.cp.poisson": ["PoissonCP"],
     "polyad.datasets": ["load_digits", "make_low_rank", "make_sparse"],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         selection,
         tensor,
     )
-    from polyad.cp import CP, NonnegativeCP, PoissonCP
+    from polyad.cp import CP, GeneralizedCP, NonnegativeCP, PoissonCP
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CP": "polyad.cp",
     "Checkpoint": "polyad.fitting",
+    "GeneralizedCP": "polyad.cp",
     "History": "polyad.fitting",
     "KruskalTensor": "polyad.tensor",
     "LabelledTensor": "polyad.tensor",
@@ -48,6 +49,7 @@ _MODULES = (
 __all__ = [
     "CP",
     "Checkpoint",
+    "GeneralizedCP",
     "History",
     "KruskalTensor",
     "LabelledTensor",

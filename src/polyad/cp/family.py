@@ -83,6 +83,10 @@ class CPFamily(TensorEstimator):
     def _problem(self, given: TensorInput) -> FitData:
         """Make the problem of some data."""
 
+    def _new_problem(self, given: TensorInput) -> FitData:
+        """Make the problem of new samples, by default as that of a fit."""
+        return self._problem(given)
+
     @abstractmethod
     def _solver(self, problem: Any, fixed_modes: list[int]) -> FactorSolver[Any]:
         """Make the solver of a problem."""
@@ -156,7 +160,7 @@ class CPFamily(TensorEstimator):
         """
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):
-            problem = self._problem(given)
+            problem = self._new_problem(given)
             features = self._rows(problem) * 2.0**problem.exponent
         return self._named(features, given.labels[0])
 

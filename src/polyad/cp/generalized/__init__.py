@@ -7,6 +7,7 @@ from polyad.cp.generalized.discrete import (
     PoissonLogLoss,
     PoissonLoss,
 )
+from polyad.cp.generalized.estimator import GeneralizedCP
 from polyad.cp.generalized.loss import CustomLoss, Loss
 from polyad.cp.generalized.losses import (
     BetaDivergenceLoss,
@@ -23,6 +24,7 @@ __all__ = [
     "CustomLoss",
     "GammaLoss",
     "GaussianLoss",
+    "GeneralizedCP",
     "HuberLoss",
     "Loss",
     "NegativeBinomialLoss",

@@ -32,6 +32,11 @@ class PoissonLoss(PositiveLoss):
         """Proportional to the unit."""
         return 1.0
 
+    @property
+    def is_convex(self) -> bool:
+        """Yes."""
+        return True
+
     def value(self, x: Array, m: Array) -> Array:
         """Return ``m - x + x log(x / m)``."""
         return self.evaluate(x, m)[0] + self.offset(x)
@@ -66,6 +71,11 @@ class PoissonLogLoss(PositiveLoss):
 
     name = "poisson-log"
     lower = -math.inf
+
+    @property
+    def is_convex(self) -> bool:
+        """Yes."""
+        return True
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``exp(m) - x m`` plus what makes its minimum zero."""
@@ -161,6 +171,11 @@ class BernoulliLogitLoss(_BinaryLoss):
     """Negative log-likelihood of binary data; the model is the logarithm of the odds of a one."""
 
     name = "bernoulli-logit"
+
+    @property
+    def is_convex(self) -> bool:
+        """Yes."""
+        return True
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``log(1 + exp(m)) - x m``."""

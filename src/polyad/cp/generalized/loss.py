@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +83,11 @@ class Loss(ABC):
         """Say of each entry whether the loss is made for it."""
         return array_namespace(x).isfinite(x)
 
+    @property
+    def is_convex(self) -> bool:
+        """Whether f is known to be convex in m, for every entry that is accepted."""
+        return False
+
     def mean(self, m: Array) -> Array:
         """Return the mean of the data for a model value."""
         return m
@@ -93,6 +99,11 @@ class Loss(ABC):
     def divided(self, unit: float) -> Loss:
         """Return the loss of data that was divided by a number; see ``degree``."""
         return self
+
+    def portable(self) -> dict[str, Any]:
+        """Return the name and the parameters, as a model file holds them."""
+        own: list[str] = [item.name for item in fields(self)] if is_dataclass(self) else []
+        return {"name": self.name, **{name: getattr(self, name) for name in own}}
 
 
 class PositiveLoss(Loss):

@@ -33,6 +33,7 @@ from polyad.cp.generalized.discrete import (
 )
 from polyad.cp.generalized.loss import (
     EPSILON,
+    CustomLoss,
     Loss,
     PositiveLoss,
     check_above_zero,
@@ -55,6 +56,11 @@ class GaussianLoss(Loss):
     def degree(self) -> float:
         """Squares."""
         return 2.0
+
+    @property
+    def is_convex(self) -> bool:
+        """Yes."""
+        return True
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``(m - x)² / 2``."""
@@ -180,6 +186,11 @@ class HuberLoss(Loss):
         """Squares, if the threshold follows the unit."""
         return 2.0
 
+    @property
+    def is_convex(self) -> bool:
+        """Yes."""
+        return True
+
     def value(self, x: Array, m: Array) -> Array:
         """Return ``d² / 2`` or ``threshold (|d| - threshold / 2)`` of ``d = m - x``."""
         return self.evaluate(x, m)[0]
@@ -231,6 +242,11 @@ class BetaDivergenceLoss(PositiveLoss):
     def degree(self) -> float:
         """The power of the unit is beta."""
         return float(self.beta)
+
+    @property
+    def is_convex(self) -> bool:
+        """Between Poisson and squared error."""
+        return 1.0 <= self.beta <= 2.0
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``m^β / β - x m^(β-1) / (β-1) + x^β / (β (β-1))``, or its limit for 0 and 1."""
@@ -285,6 +301,21 @@ LOSSES: dict[str, type[Loss]] = {
 _ALIASES = {"bernoulli": "bernoulli-odds"}
 
 
+def restored_loss(content: Any) -> Any:
+    """Return the loss of a model file, which :meth:`Loss.portable` wrote; names stay as they are.
+
+    Parameters
+    ----------
+    content : str or dict
+        What the file holds.
+    """
+    if not isinstance(content, dict):
+        return content
+    parameters = dict(content)
+    name = parameters.pop("name")
+    return name if name == CustomLoss.name else LOSSES[name](**parameters)
+
+
 def read_loss(loss: Any) -> Loss:
     """Return the loss that a user asked for.
 
@@ -300,6 +331,12 @@ def read_loss(loss: Any) -> Loss:
         name = _ALIASES.get(loss, loss)
         if name in LOSSES:
             return LOSSES[name]()
+        if name == CustomLoss.name:
+            message = (
+                "loss='custom' stands for functions of your own, which a model file does not hold. "
+                "Set them again with model.set_params(loss=CustomLoss(value, derivative))."
+            )
+            raise InvalidInputError(message)
         message = (
             f"loss={loss!r} is not known. Give one of {names}, or a loss with parameters of its "
             "own, such as HuberLoss(0.5) or CustomLoss(value, derivative)."

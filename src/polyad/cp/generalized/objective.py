@@ -112,6 +112,7 @@ class DenseProblem(GeneralizedProblem):
         exponent: int,
     ) -> None:
         super().__init__(DenseTensor(array), loss, exponent)
+        self.norm_squared *= 4.0**-exponent
         self.observed = observed
         # An array in Fortran order is read as its transpose in C order.
         is_mirrored = array.flags.f_contiguous and not array.flags.c_contiguous
@@ -169,6 +170,7 @@ class ArrayProblem(GeneralizedProblem):
 
     def __init__(self, array: Array, observed: Array | None, loss: Loss, exponent: int) -> None:
         super().__init__(DenseTensor(array), loss, exponent)
+        self.norm_squared *= 4.0**-exponent
         xp = array_namespace(array)
         self.observed = observed
         self._data = xp.astype(array, xp.float64) * 2.0**-exponent
@@ -226,29 +228,32 @@ class ObservedProblem(GeneralizedProblem):
     tensor: SparseTensor
 
     def __init__(self, tensor: SparseTensor, loss: Loss, exponent: int) -> None:
+        dtype = tensor.dtype
+        if exponent or dtype != np.float64:
+            tensor = SparseTensor(tensor.to_coo().astype(np.float64) * 2.0**-exponent)
         super().__init__(tensor, loss, exponent)
-        #: The entries as the loss sees them, in double precision.
-        self.entries = tensor
-        if exponent or tensor.dtype != np.float64:
-            scaled = tensor.to_coo().astype(np.float64) * 2.0**-exponent
-            self.entries = SparseTensor(scaled)
+        self.dtype = dtype
         self.n_observed = tensor.nnz
-        values = self.entries.values
+        values = tensor.values
         self.mean = float(np.sum(values)) / max(1, self.n_observed)
         self.offset = float(np.sum(loss.offset(values)))
+
+    def result(self, array: Matrix) -> Array:
+        """Bring an array to the number type of the data."""
+        return array.astype(self.dtype)
 
     def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
         """Return the sum of the loss and its gradients."""
         with np.errstate(all="ignore"):  # what is not finite shows in the sum
-            model = self.entries.values_of(factors)
-            value, slope = self.loss.evaluate(self.entries.values, model)
-        slopes = self.entries.with_values(slope)
+            model = self.tensor.values_of(factors)
+            value, slope = self.loss.evaluate(self.tensor.values, model)
+        slopes = self.tensor.with_values(slope)
         gradients = [slopes.mttkrp(factors, mode) for mode in range(len(factors))]
         return float(np.sum(value)) + self.offset, gradients
 
     def evaluate_constant(self, m: float) -> tuple[float, float]:
         """Return the sum of the loss and its derivative at a constant model."""
-        values = self.entries.values
+        values = self.tensor.values
         model = np.full_like(values, m)
         slope = float(np.sum(self.loss.derivative(values, model)))
         return float(np.sum(self.loss.value(values, model))), slope
@@ -282,17 +287,17 @@ class ZerosProblem(ObservedProblem):
         self.n_zeros = n_cells - tensor.nnz
         self.n_observed = n_cells
         self.offset += self.n_zeros * float(loss.offset(np.zeros(1))[0])
-        self._nothing = np.zeros_like(self.entries.values)
+        self._nothing = np.zeros_like(self.tensor.values)
 
     def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
         """Return the sum of the loss and its gradients: zeros everywhere, and corrections."""
         total, parts = self._of_zeros(factors)
         with np.errstate(all="ignore"):  # what is not finite shows in the sum
-            model = self.entries.values_of(factors)
-            value, slope = self.loss.evaluate(self.entries.values, model)
+            model = self.tensor.values_of(factors)
+            value, slope = self.loss.evaluate(self.tensor.values, model)
             of_zero = self.loss.evaluate(self._nothing, model)
             total += float(np.sum(value - of_zero[0]))
-            slopes = self.entries.with_values(slope - of_zero[1])
+            slopes = self.tensor.with_values(slope - of_zero[1])
         gradients = [part + slopes.mttkrp(factors, mode) for mode, part in enumerate(parts)]
         return total + self.offset, gradients
 

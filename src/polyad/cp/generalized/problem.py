@@ -48,9 +48,9 @@ class GeneralizedProblem(FitData, ABC):
     Parameters
     ----------
     tensor : DenseTensor or SparseTensor
-        The data, in its unit or divided by it.
+        Dense data in its unit, or sparse data as the loss sees it.
     loss : Loss
-        For the data as it is in ``tensor``.
+        For data that was divided by its unit.
     exponent : int
         The data was divided by two to this power.
     """
@@ -67,7 +67,7 @@ class GeneralizedProblem(FitData, ABC):
         super().__init__(tensor)
         self.loss = loss
         self.exponent = exponent
-        self.unit = 2.0 ** (exponent * (loss.degree or 0.0))
+        self.unit = float(2.0 ** (exponent * (loss.degree or 0.0)))
 
     @abstractmethod
     def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
