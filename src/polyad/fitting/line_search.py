@@ -104,7 +104,7 @@ def search(
         # Differences that rounding hides are not worth a try.
         if high is not None and -(high - low[0]) * slope <= 0.1 * rounding:
             break
-    return best
+    return best if best is not None and best.value < value else None
 
 
 def _between(low: tuple[float, float, float], high: Try | None, length: float) -> float:

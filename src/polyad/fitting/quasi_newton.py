@@ -179,13 +179,9 @@ class QuasiNewton:
         """Return where the line search goes, and how far it looks first."""
         point, gradient = state.point, state.gradient
         if not state.steps:
-            target = self._inside(point - gradient) - point if self._is_bounded else -gradient
-            size, length = float(np.linalg.norm(point)), float(np.linalg.norm(target))
-            first = _FIRST_STEP * size / length if size > 0 and length > 0 else 1.0
-            if not self._is_bounded:
-                return target, first
-            scaled = self._inside(point - first * gradient) - point
-            return scaled, 1.0
+            size, steepness = (float(np.linalg.norm(v)) for v in (point, self._inward(state)))
+            length = _FIRST_STEP * size / steepness if size > 0 and steepness > 0 else 1.0
+            return self._inside(point - length * gradient) - point, 1.0
         if not self._is_bounded:
             return model.minimum(gradient, None), 1.0
         return self._bounded_minimum(state, model), 1.0
@@ -215,7 +211,7 @@ class QuasiNewton:
     def _cauchy(self, state: QuasiNewtonState, model: _Model) -> Vector:
         """Return a step along the projected gradient that lowers the model enough."""
         point, gradient = state.point, state.gradient
-        inward = np.where((point > self.lower) | (gradient < 0), gradient, 0.0)
+        inward = self._inward(state)
         square = float(inward @ inward)
         length = square / max(model.curvature(inward), np.finfo(np.float64).tiny)
         for _ in range(_CAUCHY_TRIES):
@@ -224,6 +220,11 @@ class QuasiNewton:
                 break
             length *= 0.25
         return step
+
+    def _inward(self, state: QuasiNewtonState) -> Vector:
+        """Return the gradient without what the bounds hold back."""
+        inward = (state.point > self.lower) | (state.gradient < 0)
+        return np.where(inward, state.gradient, 0.0)
 
     def _inside(self, point: Vector) -> Vector:
         return np.maximum(point, self.lower)

@@ -181,10 +181,10 @@ def _solve(hessian: Matrix, right: Matrix, fixed: NDArray[np.bool_], rules: Rule
     scale = np.max(np.abs(free[:, diagonal, diagonal]), axis=1, initial=0.0)
     free[:, diagonal, diagonal] += np.where(fixed, np.where(scale > 0, scale, 1.0)[:, None], 0.0)
     if rules.is_convex:
-        solved: Matrix = np.linalg.solve(free, right[:, :, None])[:, :, 0]
-        return -solved
+        solved: Any = -np.linalg.solve(free, right[:, :, None])[:, :, 0]
+        return np.asarray(solved, dtype=np.float64)
     values, vectors = np.linalg.eigh(free)
-    sizes = np.abs(values)
+    sizes: Any = np.abs(values)
     least = _SINGULAR * sizes.max(axis=1, keepdims=True)
     turned = np.einsum("nrs,nr->ns", vectors, right) / np.maximum(sizes, least)
     result: Matrix = np.asarray(-np.einsum("nrs,ns->nr", vectors, turned), dtype=np.float64)

@@ -159,11 +159,11 @@ def _chunks(
 def _dense(problem: Any, basis: Basis, rows: slice) -> DenseSamples:
     """Take some samples out of dense data."""
     n_rows = rows.stop - rows.start
-    data = to_numpy(problem.tensor.array[rows]).reshape(n_rows, -1)
+    data = to_numpy(problem.tensor.array[rows, ...]).reshape(n_rows, -1)
     x = np.multiply(data, 2.0**-problem.exponent, dtype=np.float64)
     observed = None
     if problem.observed is not None:
-        observed = to_numpy(problem.observed[rows]).reshape(n_rows, -1)
+        observed = to_numpy(problem.observed[rows, ...]).reshape(n_rows, -1)
     return DenseSamples(problem.loss, basis, x, observed)
 
 
