@@ -1,4 +1,4 @@
-"""A line search for the conditions of Wolfe: lower enough, and past the steepest part."""
+"""A line search for the strong conditions of Wolfe: lower enough, and flatter than before."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ class LineSearch:
         return Try(length, point, value, gradient, float(gradient @ self._direction))
 
 
-def search(
-    line: LineSearch, origin: tuple[float, float], first: float, longest: float
-) -> Try | None:
+def search(line: LineSearch, origin: tuple[float, float], longest: float) -> Try | None:
     """Return a point on the line that is lower enough, or None if there is none.
 
     Parameters
@@ -77,8 +75,8 @@ def search(
         The function along the line.
     origin : (float, float)
         Its value and its slope, below zero, at the start.
-    first, longest : float
-        The first length to try, and the last one allowed.
+    longest : float
+        The last length allowed; the first that is tried is one.
     """
     value, slope = origin
     # A promise below the rounding of the value cannot be checked: no rise has to do then.
@@ -86,21 +84,24 @@ def search(
     low = (0.0, value, slope)
     high: float | None = None
     best: Try | None = None
-    length = first
+    length = 1.0
     for _ in range(_MOST_TRIES):
         tried = line.at(length)
         is_finite = math.isfinite(tried.value) and math.isfinite(tried.slope)
         promised = -_DECREASE * length * slope
         enough = tried.value <= value - promised if promised > rounding else tried.value <= value
-        if not (is_finite and enough):
-            high = length
-            length = _between(low, tried if is_finite else None, length)
-        else:
+        if is_finite and enough:
             best = tried if best is None or tried.value <= best.value else best
-            if tried.slope >= _SLOPE * slope or length >= longest:
+            is_flat = abs(tried.slope) <= -_SLOPE * slope
+            if is_flat or (length >= longest and tried.slope < 0):
                 return tried
+        if is_finite and enough and tried.slope < 0:
             low = (length, tried.value, tried.slope)
             length = min(_GROWTH * length, longest) if high is None else 0.5 * (length + high)
+        else:
+            # Too high, or beyond the minimum, as at the foot of a wall.
+            high = length
+            length = _between(low, tried if is_finite else None, length)
         # Differences that rounding hides are not worth a try.
         if high is not None and -(high - low[0]) * slope <= 0.1 * rounding:
             break

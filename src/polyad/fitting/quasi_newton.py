@@ -7,9 +7,9 @@ Update
     :math:`B = \theta I - W M W^T` in compact form (Byrd, Lu, Nocedal and Zhu 1995, eq. 3.2). A
     projected search along the gradient finds a Cauchy step of the model, which says which
     variables rest at their bounds; the model is then minimised over the others exactly, by the
-    Sherman-Morrison-Woodbury formula (eq. 5.11), as often as further variables meet their bounds,
-    but at most a few times. A line search on the function itself, from the point to the minimum
-    of the model, ends with the conditions of Wolfe.
+    Sherman-Morrison-Woodbury formula (eq. 5.11), and once more if further variables meet their
+    bounds. A line search on the function itself, from the point to the minimum of the model, ends
+    with the strong conditions of Wolfe.
 Stopping
     The driver's. A state whose line search finds nothing lower forgets its pairs; if it had none,
     it is final: no step changes it any more.
@@ -19,9 +19,9 @@ Cost per step
 
 How this differs from L-BFGS-B:
 
-1. The Cauchy step is the one of Lin and Moré (1999): a projected search with sufficient decrease
-   instead of the first minimum along all corners of the path, which has to visit them one by one.
-2. The model is minimised more than once where variables meet their bounds on the way.
+1. The Cauchy step is found by a projected search, as in Lin and Moré (1999), instead of the first
+   minimum along all corners of the path, which has to visit them one by one.
+2. The model is minimised twice where variables meet their bounds on the way.
 3. The first step has a length relative to the start rather than one, so that the unit of the
    variables does not matter.
 
@@ -54,11 +54,10 @@ if TYPE_CHECKING:
 
 # The length of the first step, as a part of the length of the start.
 _FIRST_STEP = 0.1
-# A Cauchy step must lower the model by this part of what the gradient promises.
-_SUFFICIENT = 0.01
+# How often a Cauchy step is halved at most.
 _CAUCHY_TRIES = 12
 # How often the model is minimised over the variables that are not at their bounds.
-_FACES = 4
+_FACES = 2
 # Relative decreases below this are rounding of the value.
 _ROUNDING = 64 * 2.0**-52
 # Entries of the vectors that are multiplied together at a time: bounds the memory of a step.
@@ -135,13 +134,14 @@ class QuasiNewton:
         if state.is_final:
             return state
         model = _Model(state)
-        direction, length = self._direction(state, model)
+        direction = self._direction(state, model)
         slope = float(state.gradient @ direction)
         if not slope < 0:
             return self._without_memory(state, 0)
-        longest = self._longest(state.point, direction)
+        # The direction ends within the bounds, whatever rounding says.
+        longest = max(1.0, self._longest(state.point, direction))
         line = LineSearch(self.evaluate, state.point, direction, self.lower)
-        found = search(line, (state.value, slope), min(length, longest), longest)
+        found = search(line, (state.value, slope), longest)
         if found is None:
             # Nothing lower, where the model promises no more than rounding: this is the end.
             at_the_end = -slope <= _ROUNDING * abs(state.value)
@@ -175,16 +175,16 @@ class QuasiNewton:
             is_final=not state.steps,
         )
 
-    def _direction(self, state: QuasiNewtonState, model: _Model) -> tuple[Vector, float]:
-        """Return where the line search goes, and how far it looks first."""
+    def _direction(self, state: QuasiNewtonState, model: _Model) -> Vector:
+        """Return the step to the point that the line search tries first."""
         point, gradient = state.point, state.gradient
         if not state.steps:
             size, steepness = (float(np.linalg.norm(v)) for v in (point, self._inward(state)))
             length = _FIRST_STEP * size / steepness if size > 0 and steepness > 0 else 1.0
-            return self._inside(point - length * gradient) - point, 1.0
+            return self._inside(point - length * gradient) - point
         if not self._is_bounded:
-            return model.minimum(gradient, None), 1.0
-        return self._bounded_minimum(state, model), 1.0
+            return model.minimum(gradient, None)
+        return self._bounded_minimum(state, model)
 
     def _bounded_minimum(self, state: QuasiNewtonState, model: _Model) -> Vector:
         """Return a step to a point within the bounds that nearly minimises the model."""
@@ -214,12 +214,17 @@ class QuasiNewton:
         inward = self._inward(state)
         square = float(inward @ inward)
         length = square / max(model.curvature(inward), np.finfo(np.float64).tiny)
+        best = self._inside(point - length * gradient) - point
+        lowest = model.value(gradient, best)
         for _ in range(_CAUCHY_TRIES):
+            # A shorter step meets fewer bounds, which hold their variables for this iteration.
+            length *= 0.5
             step = self._inside(point - length * gradient) - point
-            if model.value(gradient, step) <= _SUFFICIENT * float(gradient @ step):
+            value = model.value(gradient, step)
+            if value >= lowest:
                 break
-            length *= 0.25
-        return step
+            best, lowest = step, value
+        return best
 
     def _inward(self, state: QuasiNewtonState) -> Vector:
         """Return the gradient without what the bounds hold back."""

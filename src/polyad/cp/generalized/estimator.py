@@ -260,6 +260,8 @@ default='random'
             deviance = problem.evaluate([rows, *others])[0]
             worst = problem.constant()[1]
         rounding = 1e-12 * (abs(problem.offset) + problem.norm_squared)
+        if problem.is_zero:
+            rounding = abs(worst) + 1e-9 * problem.n_observed
         if worst <= rounding:
             return 1.0 if deviance <= rounding else 0.0
         return float(1.0 - deviance / worst)
@@ -292,7 +294,9 @@ default='random'
                 "missing='unobserved' if the zeros are not known to be zeros."
             )
             raise InvalidInputError(message)
-        return QuasiNewtonCP(problem, ridge=float(self.ridge), fixed_modes=fixed_modes)
+        return QuasiNewtonCP(
+            problem, ridge=float(self.ridge), fixed_modes=fixed_modes, tol=float(self.tol)
+        )
 
     def _read_init(self, problem: FitData, init: Any) -> Any:
         loss = read_loss(self.loss)

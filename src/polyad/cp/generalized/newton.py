@@ -108,6 +108,8 @@ def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matri
     index = np.arange(source.n_rows)
     now = _evaluate(source, index, a, rules)
     damping = np.full(source.n_rows, _FIRST_DAMPING)
+    # A row whose best coefficients are infinite has a value that falls forever.
+    first = np.abs(now.value)
     for _ in range(_MOST_STEPS):
         if not index.size:
             break
@@ -117,7 +119,7 @@ def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matri
         step = new - a[index]
         promised = -np.einsum("nr,nr->n", own.gradient, step)
         tried = _evaluate(source, index, new, rules)
-        rounding = _ROUNDING * np.abs(own.value)
+        rounding = _ROUNDING * np.maximum(np.abs(own.value), first[index])
         # A comparison with NaN is False: what is not finite is never better.
         better = (tried.value <= own.value) | (
             (promised <= rounding) & (tried.value <= own.value + rounding)
@@ -130,7 +132,8 @@ def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matri
             better, np.maximum(0.1 * damping[index], _LEAST_DAMPING), 10.0 * damping[index]
         )
         hopeless = (promised <= rounding) & (promised >= 0) | (damping[index] > _MOST_DAMPING)
-        done = np.where(better, is_small, hopeless)
+        is_settled = is_small | ((own.value - tried.value <= rounding) & (promised > rounding))
+        done = np.where(better, is_settled, hopeless)
         index = index[~done]
     return a, now.value
 
@@ -153,14 +156,15 @@ def _step(a: Matrix, rows: Rows, damping: Matrix, rules: Rules) -> Matrix:
     """
     diagonal = np.arange(a.shape[1])
     hessian = rows.hessian.copy()
-    curvature = np.abs(hessian[:, diagonal, diagonal])
+    fixed = (a <= rules.lower) & (rows.gradient >= 0)
+    # What is held may be curved without bound: it must not damp the others.
+    curvature = np.where(fixed, 0.0, np.abs(hessian[:, diagonal, diagonal]))
     # Where nothing is curved, a step of about the size of the row.
-    largest = np.max(np.abs(rows.gradient), axis=1, initial=0.0)
+    largest = np.max(np.where(fixed, 0.0, np.abs(rows.gradient)), axis=1, initial=0.0)
     size = np.max(np.abs(a), axis=1, initial=0.0) + 1.0
     least = np.max(curvature, axis=1, initial=0.0) * _SINGULAR + np.finfo(np.float64).tiny
     shift = damping[:, None] * (curvature + (largest / size)[:, None]) + least[:, None]
     hessian[:, diagonal, diagonal] += shift
-    fixed = (a <= rules.lower) & (rows.gradient >= 0)
     step = np.zeros_like(a)
     for _ in range(_FACES):
         right = rows.gradient + np.einsum("nrs,ns->nr", hessian, step)

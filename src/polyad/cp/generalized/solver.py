@@ -8,7 +8,8 @@ Update
     One step of limited-memory BFGS with lower bounds (``fitting.quasi_newton``) on the vector of
     all free factors, with exact gradients (``objective``).
 Stopping
-    The driver's: relative change of the objective, or an objective at the rounding level.
+    The driver's: relative change of the objective, or an objective at the rounding level. An
+    iteration that lowers the objective by less than the tolerance is made of several steps.
 Cost per iteration
     About one evaluation: ``O(size · R)`` for dense data, ``O(entries · R · N)`` for sparse data.
     Memory: ten pairs of vectors as long as all factors together.
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 # Sums of the loss below this part of what is explained, or of what was taken off, are rounding.
 _ROUNDING = 4 * 2.0**-52
+# Steps of an iteration, if they lower the objective by less than the tolerance together.
+_PATIENCE = 4
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         The weight of the squared factors, in the unit of the data.
     fixed_modes : collection of int
         Modes whose factors stay as they are.
+    tol : float
+        The tolerance of the driver, which an iteration tries to exceed.
     """
 
     name: ClassVar[str] = "GeneralizedCP"
@@ -89,8 +94,10 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         *,
         ridge: float = 0.0,
         fixed_modes: Collection[int] = (),
+        tol: float = 0.0,
     ) -> None:
         self.problem = problem
+        self.tol = tol
         self.free_modes = [k for k in range(len(problem.shape)) if k not in fixed_modes]
         self.fixed_modes = frozenset(fixed_modes)
         self.ridge = scaled_ridge(problem, ridge, len(self.free_modes))
@@ -108,8 +115,16 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         return self._state(balanced, start)
 
     def step(self, state: GeneralizedState) -> GeneralizedState:
-        """Return the state after one quasi-Newton step."""
-        return self._state(state.factors, self._method(state.factors).step(self._memory(state)))
+        """Return the state after a quasi-Newton step, or some if they lower the objective little.
+
+        A short step, as at the foot of a wall of the objective, is not yet the end.
+        """
+        method, memory = self._method(state.factors), self._memory(state)
+        for _ in range(_PATIENCE):
+            memory = method.step(memory)
+            if memory.is_final or state.value - memory.value > self.tol * abs(state.value):
+                break
+        return self._state(state.factors, memory)
 
     def objective(self, state: GeneralizedState) -> float:
         """Return the sum of the loss and half the ridge term, in the unit of the data."""
@@ -133,11 +148,13 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
 
     def _evaluate(self, factors: Sequence[Matrix], point: Matrix) -> tuple[float, Matrix]:
         """Return the objective and its gradient at a vector of the free factors."""
-        value, gradients = self.problem.evaluate(self._parted(factors, point))
-        if not math.isfinite(value):
+        with np.errstate(all="ignore"):  # a value that is not finite is too far
+            value, gradients = self.problem.evaluate(self._parted(factors, point))
+        gradient = self._joined(gradients)
+        if not (math.isfinite(value) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(point)
         value += 0.5 * self.ridge * float(point @ point)
-        return value, self._joined(gradients) + self.ridge * point
+        return value, gradient + self.ridge * point
 
     def _memory(self, state: GeneralizedState) -> QuasiNewtonState:
         return QuasiNewtonState(
