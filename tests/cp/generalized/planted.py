@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.sparse import coo_array
 
-from polyad.cp.problem import FitData
+from polyad.cp.generalized.objective import ZerosProblem
 from polyad.tensor.sparse import SparseTensor
 
 
@@ -40,8 +40,8 @@ def positive_start(tensor, rank, seed=1):
     return [factor * share for factor in factors]
 
 
-def problem_of(tensor):
-    return FitData(SparseTensor(tensor))
+def problem_of(tensor, loss):
+    return ZerosProblem(SparseTensor(tensor), loss, 0)
 
 
 def dense_model(factors):

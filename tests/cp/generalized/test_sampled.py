@@ -18,13 +18,11 @@ from polyad.cp.generalized import (
     PoissonLoss,
 )
 from polyad.cp.generalized.sampled import SampledOptions, SampledSolver, SampledState
-from polyad.cp.problem import FitData
 from polyad.exceptions import Status
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.fitting.checkpoint import pack_result, unpack_result
 from polyad.fitting.driver import FitOptions, begin, run
 from polyad.tensor.alignment import factor_match_score
-from polyad.tensor.dense import DenseTensor
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.threads import thread_limit
 from tests.cp.generalized.planted import (
@@ -40,8 +38,7 @@ from tests.cp.generalized.planted import (
 
 def solver_of(tensor, loss, *, ridge=0.0, fixed_modes=(), **options):
     return SampledSolver(
-        problem_of(tensor),
-        loss,
+        problem_of(tensor, loss),
         ridge=ridge,
         fixed_modes=fixed_modes,
         options=SampledOptions(**options),
@@ -266,8 +263,3 @@ def test_more_cells_than_64_bits_count():
     solver = solver_of(tensor, PoissonLoss(), epoch_iter=20, n_samples=1000)
     result = fitted(solver, positive_start(tensor, 1), max_iter=2)
     assert result.best_objective < result.history.objective[0]
-
-
-def test_dense_data_is_refused():
-    with pytest.raises(TypeError, match="sparse"):
-        SampledSolver(FitData(DenseTensor(np.ones((3, 3)))), PoissonLoss())

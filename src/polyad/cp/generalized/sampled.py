@@ -39,7 +39,9 @@ import numpy as np
 
 from polyad.cp.generalized import kernels
 from polyad.cp.generalized.kernels import Adam, Moments, Sample, Terms
+from polyad.cp.generalized.rows import solve_rows
 from polyad.cp.generalized.sampling import Sampler, Strata
+from polyad.cp.generalized.solver import scaled_ridge
 from polyad.cp.generalized.tangent import (
     Tangent,
     known_gradient,
@@ -48,7 +50,6 @@ from polyad.cp.generalized.tangent import (
     tangent_at,
 )
 from polyad.cp.solver import FactorSolver, balance
-from polyad.tensor.sparse import SparseTensor
 from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.arrays import Array
-    from polyad.cp.generalized.loss import Loss
-    from polyad.cp.problem import FitData
+    from polyad.cp.generalized.objective import ZerosProblem
 
     Matrix = NDArray[np.float64]
 
@@ -143,14 +143,10 @@ class SampledSolver(FactorSolver[SampledState]):
 
     Parameters
     ----------
-    problem : FitData
-        Sparse data; entries that are not stored are zeros.
-    loss : Loss
-        For the data as it is in the problem.
+    problem : ZerosProblem
+        The data and the loss.
     ridge : float
-        The weight of the squared factors, for the data as it is in the problem.
-    unit : float
-        What the objective is multiplied by to be in the unit of the user's data.
+        The weight of the squared factors, in the unit of the data.
     fixed_modes : collection of int
         Modes whose factors stay as they are.
     options : SampledOptions
@@ -161,25 +157,21 @@ class SampledSolver(FactorSolver[SampledState]):
     promises_descent: ClassVar[bool] = True
     state_type: ClassVar[type[Any]] = SampledState
 
+    problem: ZerosProblem
+
     def __init__(
         self,
-        problem: FitData,
-        loss: Loss,
+        problem: ZerosProblem,
         *,
         ridge: float = 0.0,
-        unit: float = 1.0,
         fixed_modes: Collection[int] = (),
         options: SampledOptions | None = None,
     ) -> None:
-        if not isinstance(problem.tensor, SparseTensor):
-            message = "Sampling is for sparse data."
-            raise TypeError(message)
         self.problem = problem
-        self.loss = loss
-        self.ridge = ridge
-        self.unit = unit
+        self.loss = problem.loss
         self.free_modes = [k for k in range(len(problem.shape)) if k not in fixed_modes]
         self.fixed_modes = frozenset(fixed_modes)
+        self.ridge = scaled_ridge(problem, ridge, len(self.free_modes))
         self.options = options or SampledOptions()
         rows = min(sum(problem.shape), problem.tensor.nnz)
         default = max(_LEAST_SAMPLES, _SAMPLES_PER_ROW * rows)
@@ -224,18 +216,27 @@ class SampledSolver(FactorSolver[SampledState]):
 
     def objective(self, state: SampledState) -> float:
         """Return the estimated sum of the loss over all cells, plus half the ridge term."""
-        return self.unit * state.objective
+        return self.problem.unit * state.objective
 
     def diagnostics(self, state: SampledState) -> Mapping[str, float]:
         """Return the standard error of the objective and the learning rate."""
         return {
-            "standard_error": self.unit * state.standard_error,
+            "standard_error": self.problem.unit * state.standard_error,
             "learning_rate": state.rate,
         }
 
     def finish(self, state: SampledState) -> list[Array]:
-        """Return the factors in the type of the data."""
-        return [factor.astype(self.problem.dtype) for factor in state.factors]
+        """Return the factors in the type of the data, the samples at their minimum."""
+        factors = list(state.factors)
+        if 0 in self.free_modes:
+            factors[0] = solve_rows(
+                self.problem,
+                factors[1:],
+                self.ridge,
+                exact=self.problem.is_exact,
+                known=None if self.loss.is_convex else factors[0],
+            )
+        return [self.problem.result(factor) for factor in factors]
 
     def adopt(self, state: SampledState) -> SampledState:
         """Bring the arrays of a checkpoint to the layout that kernels need."""
