@@ -370,3 +370,24 @@ def test_convergence_is_told():
     assert fitted("gamma", X, ignore=False).status_ is Status.CONVERGED
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         fitted("gamma", X, ignore=False, max_iter=2)
+
+
+def test_many_cells_are_sampled():
+    """A tensor that could not exist densely, with a loss that has no closed form for zeros."""
+    generator = np.random.default_rng(0)
+    coords = tuple(generator.integers(0, 3000, (3, 4000)))
+    X = coo_array((np.ones(4000), coords), shape=(3000,) * 3)
+    X.sum_duplicates()
+    X.data[:] = 1.0
+    model = GeneralizedCP(2, loss="bernoulli", random_state=0, max_iter=2, epoch_iter=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X)
+    assert np.isfinite(model.objective_)
+    some = coo_array((X.data[:9], [row[:9] for row in X.coords]), shape=X.shape)
+    assert np.isfinite(model.transform(some)).all()
+    assert np.isfinite(model.score(X))
+    with pytest.raises(PolyadError, match="Use solver='adam'"):
+        model.set_params(solver="lbfgs").fit(X)
+    with pytest.raises(PolyadError, match="Use solver='lbfgs'"):
+        model.set_params(solver="adam").fit(data_for("bernoulli-odds"))

@@ -121,9 +121,10 @@ def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matri
         tried = _evaluate(source, index, new, rules)
         rounding = _ROUNDING * np.maximum(np.abs(own.value), first[index])
         # A comparison with NaN is False: what is not finite is never better.
-        better = (tried.value <= own.value) | (
-            (promised <= rounding) & (tried.value <= own.value + rounding)
-        )
+        rise = np.einsum("nr,nr->n", tried.gradient, step)
+        # Lower, but steeper than before, is the foot of a wall: a logarithm of nearly zero.
+        better = (tried.value <= own.value) & (rise <= promised)
+        better |= (promised <= rounding) & (tried.value <= own.value + rounding)
         size = np.max(np.abs(new), axis=1, initial=0.0)
         is_small = np.max(np.abs(step), axis=1, initial=0.0) <= _SMALL_STEP * size
         a[index[better]] = new[better]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PAIRS = 1 << 21
 # Cells of a sample that stand for all of them where they are too many, and the seed of their
 # choice, which is fixed: the features of a sample are always the same.
-_CHOSEN_CELLS = 1 << 15
+_CHOSEN_CELLS = 1 << 13
 _SEED = 20_200_912
 
 
