@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.generalized.loss import Loss
 from polyad.cp.generalized.losses import read_loss, restored_loss
-from polyad.cp.generalized.objective import build_problem
+from polyad.cp.generalized.objective import ZerosProblem, build_problem
 from polyad.cp.generalized.rows import solve_rows
+from polyad.cp.generalized.sampled import SampledOptions, SampledSolver
 from polyad.cp.generalized.solver import QuasiNewtonCP, scaled_ridge
 from polyad.cp.generalized.start import random_start
 from polyad.cp.problem import FitData
@@ -70,8 +72,10 @@ class GeneralizedCP(CPFamily):
         The rank: the number of components.
     loss : str or Loss, default='gaussian'
         How a model value misses an entry. Data that the loss is not made for is refused.
-    solver : {'auto', 'lbfgs'}, default='auto'
-        ``'lbfgs'`` is a quasi-Newton method with exact gradients.
+    solver : {'auto', 'lbfgs', 'adam'}, default='auto'
+        ``'lbfgs'`` is a quasi-Newton method with exact gradients. ``'adam'`` is for sparse data
+        whose other entries are zeros: stochastic gradients over random cells, and an objective that
+        is estimated from a fixed sample. ``'auto'`` takes it where all cells are too many to visit.
     init : {'random', 'svd'}, KruskalTensor, (weights, factors) or list of factors, \
 default='random'
         Where to start: random numbers whose model has the level of the data, singular vectors (for
@@ -86,6 +90,14 @@ default='random'
     ridge : float, default=0.0
         The weight :math:`\lambda` of the squared factors. It keeps model values finite where the
         data would have them grow forever, as logarithms of odds do.
+    n_samples : int, default=None
+        For ``'adam'``: the cells of one update. None chooses by the number of rows of the factors.
+    learning_rate : float, default=0.1
+        For ``'adam'``: the size of the first updates, as a part of the size of the entries of a
+        factor. It falls when an epoch does not lower the objective.
+    epoch_iter : int, default=100
+        For ``'adam'``: the updates of one epoch. An iteration is an epoch, or several if the first
+        fail.
     fixed_modes : sequence of int, default=()
         Modes whose factors are kept as given in ``init``.
     missing : {'zero', 'unobserved'}, default='zero'
@@ -94,7 +106,7 @@ default='random'
     time_budget : float, default=None
         Stop after this many seconds, over all restarts.
     random_state : int, RandomState instance or None, default=None
-        Seeds the start.
+        Seeds the start, and the samples of ``'adam'``.
     n_jobs : int, default=None
         The number of threads; None or -1 uses all. Results do not depend on it.
     warm_start : bool, default=False
@@ -129,7 +141,8 @@ default='random'
     history_ : History
         The objective and the time at each iteration; ``kkt``, the largest violation of the
         optimality conditions, in the unit of the fit; and ``evaluations``, the evaluations of the
-        objective so far.
+        objective so far. For ``'adam'`` instead: ``standard_error``, of the objective, and
+        ``learning_rate``.
     n_iter_ : int
         The number of iterations.
     status_ : Status
@@ -145,7 +158,7 @@ default='random'
 
     Sparse data whose other entries are zeros is never made dense. ``'gaussian'`` and ``'poisson'``
     have closed forms for the zeros; other losses visit all cells in each iteration, if these are
-    not more than 20 million.
+    not more than 20 million, and random ones otherwise (``'adam'``).
 
     ``fit(X).transform(X)`` equals ``fit_transform(X)`` up to the tolerance of the row problems,
     unless mode 0 is fixed. Losses that are not convex in the model value (``'bernoulli-odds'``,
@@ -156,6 +169,9 @@ default='random'
     ----------
     D. Hong, T. G. Kolda, J. A. Duersch, "Generalized Canonical Polyadic Tensor Decomposition", SIAM
     Review 62 (2020), doi:10.1137/18M1203626.
+
+    T. G. Kolda, D. Hong, "Stochastic Gradients for Large-Scale Tensor Decomposition", SIAM Journal
+    on Mathematics of Data Science 2 (2020), doi:10.1137/19M1266265.
 
     Examples
     --------
@@ -177,8 +193,11 @@ default='random'
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "loss": [str, Loss],
-        "solver": [StrOptions({"auto", "lbfgs"})],
+        "solver": [StrOptions({"auto", "lbfgs", "adam"})],
         "ridge": [Interval(Real, 0, None, closed="left")],
+        "n_samples": [Interval(Integral, 1, None, closed="left"), None],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "epoch_iter": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
@@ -186,12 +205,15 @@ default='random'
         n_components: int = 2,
         *,
         loss: str | Loss = "gaussian",
-        solver: Literal["auto", "lbfgs"] = "auto",
+        solver: Literal["auto", "lbfgs", "adam"] = "auto",
         init: Any = "random",
         n_init: int = 1,
         max_iter: int = 1000,
         tol: float = 1e-7,
         ridge: float = 0.0,
+        n_samples: int | None = None,
+        learning_rate: float = 0.1,
+        epoch_iter: int = 100,
         fixed_modes: Iterable[int] = (),
         missing: Missing = "zero",
         time_budget: float | None = None,
@@ -210,6 +232,9 @@ default='random'
         self.max_iter = max_iter
         self.tol = tol
         self.ridge = ridge
+        self.n_samples = n_samples
+        self.learning_rate = learning_rate
+        self.epoch_iter = epoch_iter
         self.fixed_modes = fixed_modes
         self.missing = missing
         self.time_budget = time_budget
@@ -286,16 +311,39 @@ default='random'
         return build_problem(given, self.missing, read_loss(self.loss), self._exponent)
 
     def _solver(self, problem: GeneralizedProblem, fixed_modes: list[int]) -> FactorSolver[Any]:
-        if not problem.is_exact:
+        if self.solver == "adam" and not isinstance(problem, ZerosProblem):
+            message = (
+                "solver='adam' draws random cells of sparse data whose other entries are zeros, "
+                "which this data is not. Use solver='lbfgs', whose gradients are exact."
+            )
+            raise InvalidInputError(message)
+        if self.solver == "lbfgs" and not problem.is_exact:
             message = (
                 f"The sparse data has {problem.n_observed:.3g} cells, zeros that are not stored "
                 f"among them, and loss={problem.loss.name!r} would visit each of them in every "
-                "iteration. Use loss='poisson' or 'gaussian', which need not, or fit with "
-                "missing='unobserved' if the zeros are not known to be zeros."
+                "iteration. Use solver='adam', or fit with missing='unobserved' if the zeros are "
+                "not known to be zeros."
             )
             raise InvalidInputError(message)
+        if isinstance(problem, ZerosProblem) and (self.solver == "adam" or not problem.is_exact):
+            return self._sampled_solver(problem, fixed_modes)
         return QuasiNewtonCP(
             problem, ridge=float(self.ridge), fixed_modes=fixed_modes, tol=float(self.tol)
+        )
+
+    def _sampled_solver(self, problem: ZerosProblem, fixed_modes: list[int]) -> SampledSolver:
+        seed = self.random_state
+        if not isinstance(seed, Integral):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        options = SampledOptions(
+            n_samples=None if self.n_samples is None else int(self.n_samples),
+            learning_rate=float(self.learning_rate),
+            epoch_iter=int(self.epoch_iter),
+            tol=float(self.tol),
+            seed=int(seed),
+        )
+        return SampledSolver(
+            problem, ridge=float(self.ridge), fixed_modes=fixed_modes, options=options
         )
 
     def _read_init(self, problem: FitData, init: Any) -> Any:
@@ -338,6 +386,9 @@ default='random'
             "loss": read_loss(self.loss).portable(),
             "ridge": float(self.ridge),
             "solver": self.solver,
+            "n_samples": None if self.n_samples is None else int(self.n_samples),
+            "learning_rate": float(self.learning_rate),
+            "epoch_iter": int(self.epoch_iter),
         }
 
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
