@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.sparse import coo_array
+from sklearn.exceptions import ConvergenceWarning
 
+from polyad import GeneralizedCP
 from polyad.cp.generalized import (
     BernoulliLogitLoss,
     BernoulliOddsLoss,
@@ -19,6 +21,7 @@ from polyad.cp.generalized import (
 )
 from polyad.cp.generalized.sampled import SampledOptions, SampledSolver, SampledState
 from polyad.exceptions import Status
+from polyad.fitting import Checkpoint
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.fitting.checkpoint import pack_result, unpack_result
 from polyad.fitting.driver import FitOptions, begin, run
@@ -263,3 +266,51 @@ def test_more_cells_than_64_bits_count():
     solver = solver_of(tensor, PoissonLoss(), epoch_iter=20, n_samples=1000)
     result = fitted(solver, positive_start(tensor, 1), max_iter=2)
     assert result.best_objective < result.history.objective[0]
+
+
+def test_the_estimator_samples_where_cells_are_too_many():
+    """The solver is chosen by the number of cells, and can be asked for."""
+    tensor, truth = planted((30, 1000, 800), 2, 20_000, binary=True)
+    model = GeneralizedCP(2, loss="bernoulli", random_state=0).fit(tensor)
+    assert "standard_error" in model.history_.records[-1]
+    assert match(model.factors_[1:], truth[1:]) > 0.9
+    small = random_sparse((20, 10, 8), 100)
+    exact = GeneralizedCP(2, loss="poisson", random_state=0).fit(small)
+    assert "standard_error" not in exact.history_.records[-1]
+    sampled = GeneralizedCP(2, loss="poisson", solver="adam", random_state=0).fit(small)
+    assert sampled.history_.records[-1]["standard_error"] == 0
+    assert sampled.objective_ == pytest.approx(exact.objective_, rel=0.1)
+
+
+def test_the_estimator_goes_on_from_a_checkpoint_without_a_seed(tmp_path):
+    """The seed of the samples is in the state: a resumed fit needs no random_state."""
+    tensor, _ = planted((60, 50, 40), 2, 3000)
+    parameters = {"loss": "poisson", "solver": "adam", "n_samples": 1000, "tol": 0}
+    path = tmp_path / "state"
+    with pytest.warns(ConvergenceWarning):
+        GeneralizedCP(2, **parameters, max_iter=2, checkpoint=Checkpoint(path, every=1)).fit(tensor)
+    saved = path.read_bytes()
+    found = []
+    for _ in range(2):
+        path.write_bytes(saved)
+        with pytest.warns(ConvergenceWarning):
+            model = GeneralizedCP(2, **parameters, max_iter=5, checkpoint=path).fit(tensor)
+        found.append(model.history_.objective)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "data", "named"),
+    [
+        ({"solver": "adam"}, np.ones((4, 3, 2)), "lbfgs"),
+        ({"solver": "adam", "missing": "unobserved"}, random_sparse((4, 3, 2), 9), "lbfgs"),
+        ({"n_samples": 0}, random_sparse((4, 3, 2), 9), "n_samples"),
+        ({"learning_rate": 0.0}, random_sparse((4, 3, 2), 9), "learning_rate"),
+        ({"epoch_iter": 0}, random_sparse((4, 3, 2), 9), "epoch_iter"),
+        ({"solver": "lbfgs"}, random_sparse((900, 800, 700), 9), "adam"),
+    ],
+)
+def test_bad_parameters_are_refused(parameters, data, named):
+    loss = "negative-binomial"
+    with pytest.raises(ValueError, match=named):
+        GeneralizedCP(1, loss=loss, **parameters).fit(data)
