@@ -151,7 +151,8 @@ class QuasiNewton:
         step, change = found.point - state.point, found.gradient - state.gradient
         curvature = float(step @ change)
         # Without curvature along the step the model would not be convex.
-        if curvature > np.finfo(np.float64).eps * float(change @ change):
+        sizes = float(np.linalg.norm(step)) * float(np.linalg.norm(change))
+        if curvature > np.finfo(np.float64).eps * sizes:
             keep = max(0, len(steps) + 1 - self.memory)
             steps, changes = [*steps[keep:], step], [*changes[keep:], change]
         evaluations = state.evaluations + line.evaluations

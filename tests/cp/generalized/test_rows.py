@@ -101,15 +101,16 @@ def test_sparse_rows_equal_dense_ones(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["bernoulli-odds", "huber", "negative-binomial"])
 def test_chosen_zeros_stand_for_all(name, monkeypatch):
-    X, others = example(name, holes=False)
-    X = np.where(np.random.default_rng(0).random(SHAPE) < 0.3, X, 0.0)
+    shape = (9, 30, 20)
+    X, others = data_for(name, shape), factors_for(name, shape)[1:]
+    X = np.where(np.random.default_rng(0).random(shape) < 0.05, X, 0.0)
     exact = solve_rows(problem_of(coo_array(X), name), others, 0.05)
-    monkeypatch.setattr(samples, "_CHOSEN_CELLS", 40)
+    monkeypatch.setattr(samples, "_CHOSEN_CELLS", 300)
     rough = solve_rows(problem_of(coo_array(X), name), others, 0.05, exact=False)
     again = solve_rows(problem_of(coo_array(X), name), others, 0.05, exact=False)
     assert np.array_equal(rough, again)
     assert not np.allclose(rough, exact, rtol=1e-6)
-    assert np.abs(rough - exact).max() < 0.7 * np.abs(exact).max()
+    assert np.abs(rough - exact).max() < 0.3 * np.abs(exact).max()
 
 
 def test_the_choice_of_zeros_has_no_bias(monkeypatch):
