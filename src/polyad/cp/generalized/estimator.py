@@ -158,7 +158,8 @@ default='random'
 
     Sparse data whose other entries are zeros is never made dense. ``'gaussian'`` and ``'poisson'``
     have closed forms for the zeros; other losses visit all cells in each iteration, if these are
-    not more than 20 million, and random ones otherwise (``'adam'``).
+    not more than 20 million, and random ones otherwise (``'adam'``). ``transform`` then takes a
+    fixed choice of the zeros of a sample for all of them, which has no bias but an error.
 
     ``fit(X).transform(X)`` equals ``fit_transform(X)`` up to the tolerance of the row problems,
     unless mode 0 is fixed. Losses that are not convex in the model value (``'bernoulli-odds'``,
