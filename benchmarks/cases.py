@@ -18,6 +18,7 @@ from benchmarks import transport
 Run = Callable[[int], object]
 DENSE_SIDE = 250
 SPARSE_SHAPE = (2000, 1500, 1000)
+GENERALIZED_SIDE = 200
 
 
 def random_factors(shape: tuple[int, ...], rank: int) -> list[np.ndarray]:
@@ -51,6 +52,45 @@ def count_data() -> Any:
     tensor = make_sparse(SPARSE_SHAPE, 205_000, skew=0.8, random_state=0)
     tensor.data = np.random.default_rng(2).poisson(1.0, tensor.nnz) + 1.0
     return tensor
+
+
+def positive_data(loss: str) -> np.ndarray:
+    """Return entries of a positive model of rank ten, with the noise that a loss expects."""
+    generator = np.random.default_rng(0)
+    factors = [generator.random((GENERALIZED_SIDE, 10)) for _ in range(3)]
+    mean = np.einsum("ir,jr,kr->ijk", *factors) / 5
+    if loss == "gamma":
+        return generator.gamma(2.0, mean / 2) + 1e-9
+    return (generator.random(mean.shape) < mean / (1 + mean)).astype(float)
+
+
+def polyad_generalized_run(data: np.ndarray, rank: int, *, loss: str) -> Run:
+    from polyad import GeneralizedCP
+
+    start = random_factors(data.shape, rank)
+
+    def run(n_iter: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            GeneralizedCP(rank, loss=loss, init=start, max_iter=n_iter, tol=0, n_jobs=2).fit(data)
+
+    return run
+
+
+def pyttb_generalized_run(data: np.ndarray, rank: int, *, loss: str) -> Run:
+    import pyttb
+    from pyttb.gcp.handles import Objectives
+    from pyttb.gcp.optimizers import LBFGSB
+
+    tensor, init = _pyttb_form(data, rank)
+    objective = Objectives[loss.upper().replace("-", "_")]
+
+    def run(n_iter: int) -> None:
+        # No tolerance is ever reached.
+        optimizer = LBFGSB(maxiter=n_iter, factr=0.0, pgtol=0.0)
+        pyttb.gcp_opt(tensor, rank, objective, optimizer, init=init.copy(), printitn=0)
+
+    return run
 
 
 def polyad_run(data: Any, rank: int) -> Run:
@@ -240,6 +280,18 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
             },
         )
         for rank, n_iter in ((16, 10), (40, 6))
+    },
+    **{
+        f"dense GCP ({loss}, L-BFGS) 200x200x200, R=10": (
+            partial(positive_data, loss),
+            10,
+            10,
+            {
+                "polyad": partial(polyad_generalized_run, loss=loss),
+                "pyttb": partial(pyttb_generalized_run, loss=loss),
+            },
+        )
+        for loss in ("bernoulli-odds", "bernoulli-logit", "gamma")
     },
     "sparse CP-APR 2000x1500x1000, 200k nonzeros, R=10": (
         count_data,

@@ -178,14 +178,20 @@ def test_files_stay_readable(path):
 
 PUBLIC = {
     "polyad": [
-        *("CP", "Checkpoint", "History", "KruskalTensor", "LabelledTensor", "NonnegativeCP"),
-        *("PoissonCP", "PolyadError", "SimilarityCP", "Status", "StochasticCP", "SupervisedCP"),
-        *("WassersteinCP", "__version__", "cp", "datasets", "exceptions", "factor_match_score"),
-        *("fitting", "io", "load", "metrics", "report", "selection", "tensor", "transport"),
-        *("wasserstein", "wasserstein_distance"),
+        *("CP", "Checkpoint", "GeneralizedCP", "History", "KruskalTensor", "LabelledTensor"),
+        *("NonnegativeCP", "PoissonCP", "PolyadError", "SimilarityCP", "Status", "StochasticCP"),
+        *("SupervisedCP", "WassersteinCP", "__version__", "cp", "datasets", "exceptions"),
+        *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection"),
+        *("tensor", "transport", "wasserstein", "wasserstein_distance"),
     ],
     "polyad.cp": [
-        *("CP", "NonnegativeCP", "PoissonCP", "SimilarityCP", "StochasticCP", "SupervisedCP"),
+        *("CP", "GeneralizedCP", "NonnegativeCP", "PoissonCP", "SimilarityCP", "StochasticCP"),
+        "SupervisedCP",
+    ],
+    "polyad.cp.generalized": [
+        *("BernoulliLogitLoss", "BernoulliOddsLoss", "BetaDivergenceLoss", "CustomLoss"),
+        *("GammaLoss", "GaussianLoss", "GeneralizedCP", "HuberLoss", "Loss"),
+        *("NegativeBinomialLoss", "PoissonLogLoss", "PoissonLoss", "RayleighLoss"),
     ],
     "polyad.cp.nonnegative": ["NonnegativeCP"],
     "polyad.cp.poisson": ["PoissonCP"],

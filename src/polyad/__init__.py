@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from polyad.cp import (
         CP,
+        GeneralizedCP,
         NonnegativeCP,
         PoissonCP,
         SimilarityCP,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CP": "polyad.cp",
     "Checkpoint": "polyad.fitting",
+    "GeneralizedCP": "polyad.cp",
     "History": "polyad.fitting",
     "KruskalTensor": "polyad.tensor",
     "LabelledTensor": "polyad.tensor",
@@ -65,6 +67,7 @@ _MODULES = (
 __all__ = [
     "CP",
     "Checkpoint",
+    "GeneralizedCP",
     "History",
     "KruskalTensor",
     "LabelledTensor",

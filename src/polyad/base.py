@@ -440,6 +440,8 @@ def _portable(value: Any) -> Any:
     """Turn values of parameters and attributes into what an archive holds."""
     if hasattr(value, "weights") and hasattr(value, "factors"):  # of TensorLy too
         value = {"weights": value.weights, "factors": list(value.factors)}
+    if hasattr(value, "portable"):  # a parameter that knows how to be stored
+        value = value.portable()
     if isinstance(value, np.random.RandomState | np.random.Generator):
         return None  # a running generator is not part of what was learned
     if isinstance(value, np.generic):

@@ -394,3 +394,20 @@ def test_first_use_in_a_process_loads_compiled_kernels():
     for _ in range(2):
         finished = subprocess.run([sys.executable, "-c", code], check=False)
     assert finished.returncode == 0
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 4), (4, 3, 3, 2)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_other_values_at_the_same_coordinates(shape, dtype):
+    generator = np.random.default_rng(0)
+    dense = generator.random(shape) * (generator.random(shape) < 0.6)
+    tensor = SparseTensor(coo_array(dense.astype(dtype)))
+    factors = [generator.random((n, 3)).astype(dtype) for n in shape]
+    for _ in range(2):
+        values = generator.random(tensor.nnz).astype(dtype)
+        other = tensor.with_values(values)
+        same = SparseTensor(coo_array((values, tensor.coords), shape=shape))
+        for mode in range(len(shape)):
+            assert np.array_equal(other.mttkrp(factors, mode), same.mttkrp(factors, mode))
+    with pytest.raises(InvalidInputError, match="is needed"):
+        tensor.with_values(values[1:])

@@ -83,6 +83,10 @@ class CPFamily(TensorEstimator):
     def _problem(self, given: TensorInput) -> FitData:
         """Make the problem of some data."""
 
+    def _new_problem(self, given: TensorInput) -> FitData:
+        """Make the problem of new samples, by default as that of a fit."""
+        return self._problem(given)
+
     @abstractmethod
     def _solver(self, problem: Any, fixed_modes: list[int]) -> FactorSolver[Any]:
         """Make the solver of a problem; one with side information has ``_informed_solver``."""
@@ -94,10 +98,6 @@ class CPFamily(TensorEstimator):
     @abstractmethod
     def _own_identity(self) -> dict[str, Any]:
         """Return the parameters of the member that a checkpoint must agree with."""
-
-    def _new_problem(self, given: TensorInput) -> Any:
-        """Make the problem of new samples, where that differs from the problem of a fit."""
-        return self._problem(given)
 
     def _informed_solver(
         self, given: TensorInput, y: Any, problem: Any, fixed_modes: list[int]
@@ -252,7 +252,7 @@ class CPFamily(TensorEstimator):
                     f"nothing was observed at position {position} of {title}, the first such; its "
                     "row of the factor is zero."
                 )
-            if problem.norm_squared == 0:
+            if problem.is_zero:
                 self._warn_about_data("every entry is zero, and so is the decomposition.")
             solver = self._informed_solver(given, y, problem, fixed)
             broken: FitError | None = None

@@ -106,6 +106,11 @@ class FitData:
         #: sums as large as the norm, of which at most half a unit has been seen to be lost.
         self.precision = 2.0 * epsilon_of(tensor.dtype)
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether the data, and so its best model, is zero everywhere."""
+        return self.norm_squared == 0
+
     def asarray(self, array: Array) -> Array:
         """Bring an array to the namespace, device and number type of the data."""
         like = self.tensor.array if isinstance(self.tensor, DenseTensor) else self.tensor.values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -125,6 +125,26 @@ def build_layout(tensor: SparseTensor, mode: int) -> FibreLayout:
         split_rows=rows.targets[split],
         split_starts=np.cumsum(n_segments[split]) - n_segments[split],
     )
+
+
+def refill_layout(layout: FibreLayout, values: NDArray[Any]) -> FibreLayout:
+    """Return a layout with other values.
+
+    Parameters
+    ----------
+    layout : FibreLayout
+        Whose values are the positions of the entries in ``values``.
+    values : ndarray of shape (n_nonzeros,)
+        The new values.
+    """
+    pieces = layout.pieces
+    filled = Pieces(
+        pieces.quads,
+        values[pieces.quad_values.astype(np.intp)],
+        pieces.singles,
+        values[pieces.single_values.astype(np.intp)],
+    )
+    return replace(layout, pieces=filled)
 
 
 def _row_spans(row_of_fibre: NDArray[Any], lengths: NDArray[np.int64]) -> Spans:

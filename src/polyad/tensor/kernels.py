@@ -68,7 +68,7 @@ def _stack_memory(_typing_context: Any, like: Any) -> Any:
 
 # LLVM knows that no array overlaps memory on the stack. With sums elsewhere, each short loop over
 # the components first compares the addresses of all arrays: a quarter of the time at 16.
-_on_stack: Any = intrinsic(_stack_memory)
+on_stack: Any = intrinsic(_stack_memory)
 
 
 @kernel
@@ -201,7 +201,7 @@ def mttkrp_spans(
     """Write the sums of a block of spans, for one middle factor and the inner one."""
     quads, quad_values, singles, single_values = pieces
     middle, inner = factors
-    total = carray(_on_stack(single_values), WIDTH)
+    total = carray(on_stack(single_values), WIDTH)
     n_components = out.shape[1]
     for s in range(block[0], block[1]):
         for r in range(n_components):
@@ -250,7 +250,7 @@ def mttkrp_deep_spans(
     The rows of ``out`` are zero before.
     """
     quads, quad_values, singles, single_values = pieces
-    term = carray(_on_stack(single_values), WIDTH)
+    term = carray(on_stack(single_values), WIDTH)
     n_middle = len(factors) - 1
     inner = factors[n_middle]
     n_components = out.shape[1]

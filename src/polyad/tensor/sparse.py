@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor import kernels, observed_kernels
-from polyad.tensor.fibres import BLOCK, FibreLayout, build_layout, sorting_order
+from polyad.tensor.fibres import BLOCK, FibreLayout, build_layout, refill_layout, sorting_order
 from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ class SparseTensor:
         self.shape: tuple[int, ...] = tuple(int(n) for n in tensor.shape)
         self._coords, self.values = _canonical_arrays(tensor)
         self._layouts: dict[int, FibreLayout] = {}
+        # The tensor whose sorting this one shares, with the positions of the entries as values.
+        self._pattern: SparseTensor | None = None
 
     @property
     def ndim(self) -> int:
@@ -113,9 +115,37 @@ class SparseTensor:
 
     def layout(self, mode: int) -> FibreLayout:
         """Return the layout of a mode, built on first use."""
-        if mode not in self._layouts:
+        if mode not in self._layouts and self._pattern is not None:
+            self._layouts[mode] = refill_layout(self._pattern.layout(mode), self.values)
+        elif mode not in self._layouts:
             self._layouts[mode] = build_layout(self, mode)
         return self._layouts[mode]
+
+    def with_values(self, values: NDArray[Any]) -> SparseTensor:
+        """Return a tensor with other values at the same coordinates.
+
+        All tensors made from one share its sorted layouts, so that the first product of each is
+        as quick as the second one of this.
+
+        Parameters
+        ----------
+        values : ndarray of shape (nnz,)
+            In the order of ``coords``; taken in the type of this tensor.
+        """
+        if values.shape != self.values.shape:
+            message = f"values has the shape {values.shape}; {self.values.shape} is needed."
+            raise InvalidInputError(message)
+        if self._pattern is None:
+            self._pattern = SparseTensor.__new__(SparseTensor)
+            self._pattern._share(self, np.arange(self.nnz, dtype=np.float64))
+        other = SparseTensor.__new__(SparseTensor)
+        other._share(self, np.require(values, self.dtype, _LAYOUT))
+        other._pattern = self._pattern
+        return other
+
+    def _share(self, other: SparseTensor, values: NDArray[Any]) -> None:
+        self.shape, self._coords, self.values = other.shape, other._coords, values
+        self._layouts, self._pattern = {}, None
 
     @property
     def mode_groups(self) -> tuple[tuple[int], ...]:

@@ -1,0 +1,288 @@
+"""Losses of counts and of binary data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from array_api_compat import array_namespace
+
+from polyad.cp.generalized.loss import (
+    EPSILON,
+    Loss,
+    PositiveLoss,
+    check_above_zero,
+    overwritten_log,
+    x_log_x,
+)
+
+if TYPE_CHECKING:
+    from polyad.arrays import Array
+
+
+@dataclass(frozen=True)
+class PoissonLoss(PositiveLoss):
+    """Half the Poisson deviance with identity link: counts, as in :class:`~polyad.PoissonCP`."""
+
+    name = "poisson"
+
+    @property
+    def degree(self) -> float:
+        """Proportional to the unit."""
+        return 1.0
+
+    @property
+    def is_convex(self) -> bool:
+        """Yes."""
+        return True
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``m - x + x log(x / m)``."""
+        return self.evaluate(x, m)[0] + self.offset(x)
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return ``1 - x / m``."""
+        return 1.0 - x / (m + EPSILON)
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return ``x / m²``."""
+        return x / (m + EPSILON) ** 2
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return ``m - x log m`` and the derivative."""
+        positive = m + EPSILON
+        slope = x / positive
+        slope *= -1.0
+        slope += 1.0
+        value = array_namespace(m).log(positive)
+        value *= x
+        positive -= value
+        return positive, slope
+
+    def offset(self, x: Array) -> Array:
+        """Return ``x log x - x``."""
+        return x_log_x(x) - x
+
+
+@dataclass(frozen=True)
+class PoissonLogLoss(PositiveLoss):
+    """Half the Poisson deviance with log link: counts whose effects multiply."""
+
+    name = "poisson-log"
+    lower = -math.inf
+
+    @property
+    def is_convex(self) -> bool:
+        """Yes."""
+        return True
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``exp(m) - x m`` plus what makes its minimum zero."""
+        return self.evaluate(x, m)[0] + self.offset(x)
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return ``exp(m) - x``."""
+        return array_namespace(m).exp(m) - x
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return ``exp(m)``."""
+        return array_namespace(m).exp(m)
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return ``exp(m) - x m`` and the derivative."""
+        power = array_namespace(m).exp(m)
+        return power - x * m, power - x
+
+    def offset(self, x: Array) -> Array:
+        """Return ``x log x - x``."""
+        return x_log_x(x) - x
+
+    def mean(self, m: Array) -> Array:
+        """Return ``exp(m)``."""
+        return array_namespace(m).exp(m)
+
+    def constant(self, mean: float) -> float | None:
+        """Return the logarithm of the mean."""
+        return math.log(mean) if mean > 0 else -math.inf
+
+
+class _BinaryLoss(Loss):
+    """A loss of zeros and ones."""
+
+    domain = "zeros and ones"
+    advice = "Threshold the data, for example X > 0, or use loss='poisson' for counts."
+
+    def accepts(self, x: Array) -> Array:
+        """Say of each entry whether it is zero or one."""
+        return (x == 0) | (x == 1)
+
+
+@dataclass(frozen=True)
+class BernoulliOddsLoss(_BinaryLoss):
+    """Negative log-likelihood of binary data; the model is the odds of a one."""
+
+    name = "bernoulli-odds"
+    lower = 0.0
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``log(1 + m) - x log m``."""
+        xp = array_namespace(m)
+        odds = m + EPSILON
+        # x is zero or one: one logarithm does for both terms, without cancellation.
+        return xp.log1p(xp.where(x > 0, 1.0 / odds, odds))
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return ``1 / (1 + m) - x / m``."""
+        odds = m + EPSILON
+        return 1.0 / (1.0 + odds) - x / odds
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return ``x / m² - 1 / (1 + m)²``, which is negative for zeros."""
+        odds = m + EPSILON
+        return x / odds**2 - (1.0 + odds) ** -2
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return value and derivative."""
+        # Where x is one, `kept` is the odds, and one elsewhere: no branches, one logarithm.
+        odds = m + EPSILON
+        kept = odds - 1.0
+        kept *= x
+        kept += 1.0
+        odds += 1.0
+        share = 1.0 / odds
+        value = overwritten_log(kept * share)
+        value *= -1.0
+        share /= kept
+        share *= 1.0 - 2.0 * x
+        return value, share
+
+    def mean(self, m: Array) -> Array:
+        """Return the probability ``m / (1 + m)``."""
+        return m / (1.0 + m)
+
+    def constant(self, mean: float) -> float | None:
+        """Return the odds of the share of ones."""
+        return mean / (1.0 - mean) if mean < 1 else math.inf
+
+
+@dataclass(frozen=True)
+class BernoulliLogitLoss(_BinaryLoss):
+    """Negative log-likelihood of binary data; the model is the logarithm of the odds of a one."""
+
+    name = "bernoulli-logit"
+
+    @property
+    def is_convex(self) -> bool:
+        """Yes."""
+        return True
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``log(1 + exp(m)) - x m``."""
+        xp = array_namespace(m)
+        # x is zero or one: softplus(m) - x m = softplus(-m) for a one, without cancellation.
+        signed = xp.where(x > 0, -m, m)
+        positive = xp.maximum(signed, xp.zeros_like(m))
+        return positive + xp.log1p(xp.exp(-xp.abs(m)))
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return ``sigmoid(m) - x``."""
+        return _sigmoid(m) - x
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return ``sigmoid(m) sigmoid(-m)``."""
+        return _sigmoid(m) * _sigmoid(-m)
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return value and derivative."""
+        xp = array_namespace(m)
+        whole = xp.abs(m)
+        whole *= -1.0
+        whole = xp.exp(whole)
+        whole += 1.0
+        value = xp.log(whole)
+        value += xp.maximum(m, xp.zeros_like(m))
+        value -= x * m
+        # sigmoid(m) = 1/2 ± (1 / (1 + exp(-|m|)) - 1/2)
+        slope = xp.copysign(1.0 / whole - 0.5, m)
+        slope += 0.5
+        slope -= x
+        return value, slope
+
+    def mean(self, m: Array) -> Array:
+        """Return the probability ``sigmoid(m)``."""
+        return _sigmoid(m)
+
+    def constant(self, mean: float) -> float | None:
+        """Return the logarithm of the odds of the share of ones."""
+        if mean <= 0 or mean >= 1:
+            return math.copysign(math.inf, mean - 0.5)
+        return math.log(mean) - math.log1p(-mean)
+
+
+@dataclass(frozen=True)
+class NegativeBinomialLoss(PositiveLoss):
+    """Half the negative binomial deviance: counts that vary more than Poisson ones.
+
+    An entry counts successes before a number of failures, and the model is the odds of a success,
+    so that the mean is ``failures`` times the model, and the variance ``1 + m`` times the mean.
+
+    Parameters
+    ----------
+    failures : float, default=1.0
+        Any number above zero; the larger, the nearer to Poisson.
+    """
+
+    failures: float = 1.0
+    name = "negative-binomial"
+
+    def __post_init__(self) -> None:
+        check_above_zero("NegativeBinomialLoss", "failures", self.failures)
+
+    @property
+    def _epsilon(self) -> float:
+        """What is added to the odds, so that the mean changes by ``EPSILON``."""
+        return EPSILON / self.failures
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``(r + x) log(1 + m) - x log m`` plus what makes its minimum zero."""
+        return self.evaluate(x, m)[0] + self.offset(x)
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return ``(r + x) / (1 + m) - x / m``."""
+        odds = m + self._epsilon
+        return (self.failures + x) / (1.0 + odds) - x / odds
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return ``x / m² - (r + x) / (1 + m)²``."""
+        odds = m + self._epsilon
+        return x / odds**2 - (self.failures + x) / (1.0 + odds) ** 2
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return ``(r + x) log(1 + m) - x log m`` and the derivative."""
+        xp = array_namespace(m)
+        odds = m + self._epsilon
+        whole = 1.0 + odds
+        both = self.failures + x
+        return both * xp.log(whole) - x * xp.log(odds), both / whole - x / odds
+
+    def offset(self, x: Array) -> Array:
+        """Return ``x log(x / r) - (r + x) log(1 + x / r)``."""
+        best = x / self.failures
+        xp = array_namespace(x)
+        return self.failures * (x_log_x(best) - (1.0 + best) * xp.log1p(best))
+
+    def mean(self, m: Array) -> Array:
+        """Return ``failures`` times the odds."""
+        return self.failures * m
+
+    def constant(self, mean: float) -> float | None:
+        """Return the mean over ``failures``."""
+        return mean / self.failures
+
+
+def _sigmoid(m: Array) -> Array:
+    """Return ``1 / (1 + exp(-m))`` without overflow."""
+    xp = array_namespace(m)
+    small = xp.exp(-xp.abs(m))
+    return xp.where(m >= 0, xp.ones_like(m), small) / (1.0 + small)

@@ -1,0 +1,223 @@
+"""What a loss of generalized CP is, and losses that users write themselves."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from polyad.arrays import Array
+
+#: Added to the model values of losses that are bounded below.
+EPSILON = 1e-10
+# The relative step of a central difference: the cube root of the rounding of double precision.
+_STEP = 6e-6
+
+
+class Loss(ABC):
+    """A function of an entry and a model value.
+
+    Attributes
+    ----------
+    name : str
+        How ``loss=`` calls it.
+    lower : float
+        The lower bound of model values and factors: zero, or minus infinity for none.
+    domain : str
+        In words, which entries are accepted.
+    """
+
+    name: str
+    lower: float = -math.inf
+    domain: str = "all numbers"
+    #: What to do with data that is not accepted.
+    advice: str = "Replace these values, or mark them as missing (NaN)."
+
+    @property
+    def degree(self) -> float | None:
+        """The p of ``f(c x, c m) = c^p f(x, m)``, if the data has a unit c, or None."""
+        return None
+
+    @abstractmethod
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``f(x, m)``.
+
+        Parameters
+        ----------
+        x : array
+            Entries of the data.
+        m : array
+            Values of the model, of the same shape.
+        """
+
+    @abstractmethod
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return the derivative of ``f(x, m)`` in ``m``."""
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return the second derivative in ``m``, which is negative where f is not convex."""
+        xp = array_namespace(m)
+        step = _STEP * (1.0 + xp.abs(m))
+        # Near a bound the difference is one-sided.
+        low = xp.maximum(m - step, xp.full_like(m, self.lower))
+        return (self.derivative(x, m + step) - self.derivative(x, low)) / (m + step - low)
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return ``f(x, m) - offset(x)`` and the derivative, which share most of their work."""
+        return self.value(x, m), self.derivative(x, m)
+
+    def offset(self, x: Array) -> Array:
+        """Return the part of ``f(x, m)`` that ``evaluate`` leaves out."""
+        return array_namespace(x).zeros_like(x)
+
+    def accepts(self, x: Array) -> Array:
+        """Say of each entry whether the loss is made for it."""
+        return array_namespace(x).isfinite(x)
+
+    @property
+    def is_convex(self) -> bool:
+        """Whether f is known to be convex in m, for every entry that is accepted."""
+        return False
+
+    def mean(self, m: Array) -> Array:
+        """Return the mean of the data for a model value."""
+        return m
+
+    def constant(self, mean: float) -> float | None:
+        """Return the best model value for data of a given mean, or None if that takes a search."""
+        return mean
+
+    def divided(self, unit: float) -> Loss:
+        """Return the loss of data that was divided by a number; see ``degree``."""
+        return self
+
+    def portable(self) -> dict[str, Any]:
+        """Return the name and the parameters, as a model file holds them."""
+        own: list[str] = [item.name for item in fields(self)] if is_dataclass(self) else []
+        return {"name": self.name, **{name: getattr(self, name) for name in own}}
+
+
+class PositiveLoss(Loss):
+    """A loss of a model that is not negative."""
+
+    lower = 0.0
+    domain = "numbers that are not negative"
+    advice = "loss='gaussian' and loss='huber' take data of any sign."
+
+    def accepts(self, x: Array) -> Array:
+        """Say of each entry whether it is zero or above."""
+        return x >= 0
+
+
+class CustomLoss(Loss):
+    """A loss of your own.
+
+    Parameters
+    ----------
+    value : callable
+        ``value(x, m)``: the loss of each entry, for arrays of equal shape.
+    derivative : callable
+        ``derivative(x, m)``: its derivative in ``m``.
+    curvature : callable, optional
+        ``curvature(x, m)``: the second derivative; by default a difference of derivatives.
+    lower : float, default=-inf
+        Zero if model values below zero have no meaning; factors are then not negative.
+    accepts : callable, optional
+        ``accepts(x)``: of each entry, whether the loss is made for it; by default all are.
+    mean : callable, optional
+        ``mean(m)``: the mean of the data for a model value; by default that value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad.cp.generalized import CustomLoss
+    >>> loss = CustomLoss(lambda x, m: np.cosh(m - x) - 1, lambda x, m: np.sinh(m - x))
+    >>> loss.value(np.zeros(2), np.zeros(2))
+    array([0., 0.])
+    """
+
+    name = "custom"
+    domain = "what its accepts function says"
+
+    def __init__(
+        self,
+        value: Callable[[Array, Array], Array],
+        derivative: Callable[[Array, Array], Array],
+        *,
+        curvature: Callable[[Array, Array], Array] | None = None,
+        lower: float = -math.inf,
+        accepts: Callable[[Array], Array] | None = None,
+        mean: Callable[[Array], Array] | None = None,
+    ) -> None:
+        functions: dict[str, Callable[..., Array] | None]
+        functions = {"curvature": curvature, "accepts": accepts, "mean": mean}
+        given = {name: made for name, made in functions.items() if made is not None}
+        for name, function in {"value": value, "derivative": derivative, **given}.items():
+            if not callable(function):
+                message = f"CustomLoss needs a function as {name}, got {function!r}."
+                raise InvalidTypeError(message)
+        if lower not in (0.0, -math.inf):
+            message = f"CustomLoss has lower={lower!r}; give 0 or minus infinity (no bound)."
+            raise InvalidInputError(message)
+        self.lower = lower
+        self._value, self._derivative, self._given = value, derivative, given
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return what the given function says."""
+        return self._value(x, m)
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return what the given function says."""
+        return self._derivative(x, m)
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return what the given function says, or a difference of derivatives."""
+        given = self._given.get("curvature")
+        return super().curvature(x, m) if given is None else given(x, m)
+
+    def accepts(self, x: Array) -> Array:
+        """Return what the given function says, or True."""
+        given = self._given.get("accepts")
+        return super().accepts(x) if given is None else given(x)
+
+    def mean(self, m: Array) -> Array:
+        """Return what the given function says, or the model value."""
+        given = self._given.get("mean")
+        return m if given is None else given(m)
+
+    def constant(self, mean: float) -> float | None:
+        """Return None: it takes a search."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"CustomLoss({self._value!r}, {self._derivative!r}, lower={self.lower!r})"
+
+
+def overwritten_log(a: Array) -> Array:
+    """Return the logarithm of an array that is not needed afterwards.
+
+    NumPy reuses its memory: fresh memory costs more than the logarithm.
+    """
+    return np.log(a, out=a) if isinstance(a, np.ndarray) else array_namespace(a).log(a)
+
+
+def x_log_x(x: Array) -> Array:
+    """Return ``x log x``, and its limit zero at zero."""
+    xp = array_namespace(x)
+    return x * xp.log(xp.where(x > 0, x, xp.ones_like(x)))
+
+
+def check_above_zero(owner: str, name: str, value: Any) -> None:
+    """Refuse a parameter of a loss that is not a finite number above zero."""
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        message = f"{owner} needs a finite number above zero as {name}, got {value!r}."
+        raise InvalidInputError(message)

@@ -1,0 +1,349 @@
+r"""Losses of generalized CP: small objects that say how a model value misses an entry.
+
+A loss is a function :math:`f(x, m)` of an entry :math:`x` and the value :math:`m` of the model
+there, with its derivatives in :math:`m`, the data it accepts, and the mean of the data that a model
+value stands for. All functions work elementwise on arrays of any array-API namespace.
+
+Where it is possible, :math:`f` is zero at the best :math:`m` for its :math:`x` and positive
+elsewhere (half the deviance), so that a relative change of the objective means something. What
+this adds to the likelihood does not depend on :math:`m`; it is ``offset``, which a fit adds once.
+
+Losses that are bounded below take logarithms or powers of :math:`m \ge 0`. They are functions of
+:math:`m + 10^{-10}`, so that an exact zero of the model has a finite loss. The number is relative:
+a fit divides the data of every loss that has a unit by its size (see ``degree``).
+
+Reference: D. Hong, T. G. Kolda, J. A. Duersch, "Generalized Canonical Polyadic Tensor
+Decomposition", SIAM Review 62 (2020), doi:10.1137/18M1203626, table 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from array_api_compat import array_namespace
+
+from polyad.cp.generalized.discrete import (
+    BernoulliLogitLoss,
+    BernoulliOddsLoss,
+    NegativeBinomialLoss,
+    PoissonLogLoss,
+    PoissonLoss,
+)
+from polyad.cp.generalized.loss import (
+    EPSILON,
+    CustomLoss,
+    Loss,
+    PositiveLoss,
+    check_above_zero,
+    overwritten_log,
+    x_log_x,
+)
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+
+if TYPE_CHECKING:
+    from polyad.arrays import Array
+
+
+@dataclass(frozen=True)
+class GaussianLoss(Loss):
+    """Half the squared error: data with symmetric noise of even size."""
+
+    name = "gaussian"
+
+    @property
+    def degree(self) -> float:
+        """Squares."""
+        return 2.0
+
+    @property
+    def is_convex(self) -> bool:
+        """Yes."""
+        return True
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``(m - x)² / 2``."""
+        return 0.5 * (m - x) ** 2
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return ``m - x``."""
+        return m - x
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return 1."""
+        return array_namespace(m).ones_like(m)
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return value and derivative."""
+        difference = m - x
+        return 0.5 * difference * difference, difference
+
+
+class _AboveZeroLoss(PositiveLoss):
+    """A loss of entries above zero, whatever their unit: ``t - 1 - log t`` of a ratio t."""
+
+    domain = "numbers above zero"
+    advice = (
+        "loss='poisson' takes zeros, loss='gaussian' data of any sign. Mark zeros that are missing "
+        "entries by NaN, or leave them out of sparse data with missing='unobserved'."
+    )
+
+    @property
+    def degree(self) -> float:
+        """The unit does not matter."""
+        return 0.0
+
+    def accepts(self, x: Array) -> Array:
+        """Say of each entry whether it is above zero."""
+        return x > 0
+
+
+@dataclass(frozen=True)
+class GammaLoss(_AboveZeroLoss):
+    """Half the gamma deviance: positive data whose noise grows with its size (CP-Continuous)."""
+
+    name = "gamma"
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``x / m - 1 - log(x / m)``."""
+        ratio = x / (m + EPSILON)
+        return ratio - 1.0 - array_namespace(m).log(ratio)
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return ``(1 - x / m) / m``."""
+        positive = m + EPSILON
+        return (1.0 - x / positive) / positive
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return ``(2 x / m - 1) / m²``, which is negative for m above 2 x."""
+        positive = m + EPSILON
+        return (2.0 * x / positive - 1.0) / positive**2
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return value and derivative."""
+        inverse = 1.0 / (m + EPSILON)
+        ratio = x * inverse
+        excess = ratio - 1.0
+        inverse *= excess
+        inverse *= -1.0
+        excess -= overwritten_log(ratio)
+        return excess, inverse
+
+
+@dataclass(frozen=True)
+class RayleighLoss(_AboveZeroLoss):
+    """Negative log-likelihood of Rayleigh data: the sizes of random vectors; m is their mean."""
+
+    name = "rayleigh"
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``t - 1 - log t`` of ``t = π x² / (4 m²)``."""
+        square = (math.pi / 4.0) * (x / (m + EPSILON)) ** 2
+        return square - 1.0 - array_namespace(m).log(square)
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return ``2 (1 - t) / m``."""
+        positive = m + EPSILON
+        return (2.0 - (math.pi / 2.0) * (x / positive) ** 2) / positive
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return ``(6 t - 2) / m²``."""
+        positive = m + EPSILON
+        return ((1.5 * math.pi) * (x / positive) ** 2 - 2.0) / positive**2
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return value and derivative."""
+        inverse = 1.0 / (m + EPSILON)
+        ratio = x * inverse
+        square = (math.pi / 4.0) * ratio * ratio
+        excess = square - 1.0
+        return excess - array_namespace(m).log(square), -2.0 * excess * inverse
+
+    def constant(self, mean: float) -> float | None:
+        """Return None: it follows from the mean of the squares, which is not given."""
+        return None
+
+
+@dataclass(frozen=True)
+class HuberLoss(Loss):
+    """Half the square of small errors, proportional to large ones: data with outliers.
+
+    Parameters
+    ----------
+    threshold : float, default=1.0
+        The error, in the unit of the data, beyond which an entry counts as an outlier.
+    """
+
+    threshold: float = 1.0
+    name = "huber"
+
+    def __post_init__(self) -> None:
+        check_above_zero("HuberLoss", "threshold", self.threshold)
+
+    @property
+    def degree(self) -> float:
+        """Squares, if the threshold follows the unit."""
+        return 2.0
+
+    @property
+    def is_convex(self) -> bool:
+        """Yes."""
+        return True
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``d² / 2`` or ``threshold (|d| - threshold / 2)`` of ``d = m - x``."""
+        return self.evaluate(x, m)[0]
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return the difference, cut at the threshold on both sides."""
+        return array_namespace(m).clip(m - x, -self.threshold, self.threshold)
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return 1 for small errors and 0 for large ones."""
+        xp = array_namespace(m)
+        return xp.where(xp.abs(m - x) <= self.threshold, xp.ones_like(m), xp.zeros_like(m))
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return value and derivative."""
+        difference = m - x
+        clipped = array_namespace(m).clip(difference, -self.threshold, self.threshold)
+        return clipped * (difference - 0.5 * clipped), clipped
+
+    def constant(self, mean: float) -> float | None:
+        """Return None: it is no function of the mean."""
+        return None
+
+    def divided(self, unit: float) -> Loss:
+        """Return the loss of data that was divided by a number, which divides the threshold."""
+        return replace(self, threshold=self.threshold / unit)
+
+
+@dataclass(frozen=True)
+class BetaDivergenceLoss(PositiveLoss):
+    """The β-divergence, between gamma (β = 0), Poisson (β = 1) and squared error (β = 2).
+
+    Parameters
+    ----------
+    beta : float, default=0.5
+        Smaller values give small entries more weight. Data with zeros needs ``beta`` above zero.
+    """
+
+    beta: float = 0.5
+    name = "beta"
+    domain = "numbers that are not negative, and above zero unless beta is"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.beta, int | float) or not math.isfinite(self.beta):
+            message = f"BetaDivergenceLoss needs a finite number as beta, got {self.beta!r}."
+            raise InvalidInputError(message)
+
+    @property
+    def degree(self) -> float:
+        """The power of the unit is beta."""
+        return float(self.beta)
+
+    @property
+    def is_convex(self) -> bool:
+        """Between Poisson and squared error."""
+        return 1.0 <= self.beta <= 2.0
+
+    def value(self, x: Array, m: Array) -> Array:
+        """Return ``m^β / β - x m^(β-1) / (β-1) + x^β / (β (β-1))``, or its limit for 0 and 1."""
+        return self.evaluate(x, m)[0] + self.offset(x)
+
+    def derivative(self, x: Array, m: Array) -> Array:
+        """Return ``m^(β-1) - x m^(β-2)``."""
+        positive = m + EPSILON
+        return positive ** (self.beta - 2.0) * (positive - x)
+
+    def curvature(self, x: Array, m: Array) -> Array:
+        """Return ``(β-1) m^(β-2) - (β-2) x m^(β-3)``."""
+        positive, beta = m + EPSILON, self.beta
+        return positive ** (beta - 3.0) * ((beta - 1.0) * positive - (beta - 2.0) * x)
+
+    def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return the value without its last term, and the derivative."""
+        xp = array_namespace(m)
+        positive, beta = m + EPSILON, self.beta
+        if beta == 1.0:
+            return positive - x * xp.log(positive), 1.0 - x / positive
+        if beta == 0.0:
+            inverse = 1.0 / positive
+            ratio = x * inverse
+            return ratio + xp.log(positive), (1.0 - ratio) * inverse
+        power = positive ** (beta - 1.0)
+        value = power * (positive / beta - x / (beta - 1.0))
+        return value, power * (1.0 - x / positive)
+
+    def offset(self, x: Array) -> Array:
+        """Return ``x^β / (β (β-1))``, or its limit for 0 and 1."""
+        xp = array_namespace(x)
+        if self.beta == 1.0:
+            return x_log_x(x) - x
+        if self.beta == 0.0:
+            return -1.0 - xp.log(x)
+        return x**self.beta / (self.beta * (self.beta - 1.0))
+
+    def accepts(self, x: Array) -> Array:
+        """Say of each entry whether its divergence is finite."""
+        return x >= 0 if self.beta > 0 else x > 0
+
+
+#: The losses that ``loss=`` knows by name.
+LOSSES: dict[str, type[Loss]] = {
+    kind.name: kind
+    for kind in (
+        *(GaussianLoss, PoissonLoss, PoissonLogLoss, BernoulliOddsLoss, BernoulliLogitLoss),
+        *(GammaLoss, RayleighLoss, HuberLoss, BetaDivergenceLoss, NegativeBinomialLoss),
+    )
+}
+_ALIASES = {"bernoulli": "bernoulli-odds"}
+
+
+def restored_loss(content: Any) -> Any:
+    """Return the loss of a model file, which :meth:`Loss.portable` wrote; names stay as they are.
+
+    Parameters
+    ----------
+    content : str or dict
+        What the file holds.
+    """
+    if not isinstance(content, dict):
+        return content
+    parameters = dict(content)
+    name = parameters.pop("name")
+    return name if name == CustomLoss.name else LOSSES[name](**parameters)
+
+
+def read_loss(loss: Any) -> Loss:
+    """Return the loss that a user asked for.
+
+    Parameters
+    ----------
+    loss : str or Loss
+        A name of :data:`LOSSES`, ``'bernoulli'`` for ``'bernoulli-odds'``, or a loss.
+    """
+    if isinstance(loss, Loss):
+        return loss
+    names = ", ".join(map(repr, (*LOSSES, *_ALIASES)))
+    if isinstance(loss, str):
+        name = _ALIASES.get(loss, loss)
+        if name in LOSSES:
+            return LOSSES[name]()
+        if name == CustomLoss.name:
+            message = (
+                "loss='custom' stands for functions of your own, which a model file does not hold. "
+                "Set them again with model.set_params(loss=CustomLoss(value, derivative))."
+            )
+            raise InvalidInputError(message)
+        message = (
+            f"loss={loss!r} is not known. Give one of {names}, or a loss with parameters of its "
+            "own, such as HuberLoss(0.5) or CustomLoss(value, derivative)."
+        )
+        raise InvalidInputError(message)
+    message = (
+        f"loss is a {type(loss).__name__}. Give a name ({names}) or a Loss, such as HuberLoss(0.5) "
+        "or CustomLoss(value, derivative)."
+    )
+    raise InvalidTypeError(message)

@@ -1,0 +1,323 @@
+"""Samples as rows to be minimised: dense ones, and those of sparse data.
+
+Sparse samples whose other entries are zeros have a sum over zeros that is the same function of the
+coefficients for all of them. It has a closed form for the Gaussian and the Poisson loss. For other
+losses it runs over all cells of a sample or, where these are too many, over a fixed choice of them:
+an estimate without bias, as the semi-stratified one of Kolda and Hong (2020). At the stored entries
+the loss of a zero is replaced by theirs.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from polyad.cp.generalized.discrete import PoissonLoss
+from polyad.cp.generalized.losses import GaussianLoss
+from polyad.cp.generalized.newton import Rows, RowSource
+from polyad.tensor.products import gram_product, khatri_rao
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from polyad.cp.generalized.loss import Loss
+
+    Matrix = NDArray[np.float64]
+
+# Numbers in the pairwise products of components that are held at a time.
+_PAIRS = 1 << 21
+# Cells of a sample that stand for all of them where they are too many, and the seed of their
+# choice, which is fixed: the features of a sample are always the same.
+_CHOSEN_CELLS = 1 << 12
+_SEED = 20_200_912
+
+
+class Samples(RowSource):
+    """Rows that know the mean and the number of their entries."""
+
+    @abstractmethod
+    def means(self) -> tuple[Matrix, Matrix]:
+        """Return the mean of the known entries of each row, and their number."""
+
+
+class Basis:
+    """The products of the other factors at some cells of a sample, and their pairs.
+
+    Parameters
+    ----------
+    products : ndarray of shape (n_cells, n_components)
+        The rows of the Khatri-Rao product.
+    """
+
+    def __init__(self, products: Matrix) -> None:
+        self.products = products
+        self.n_components = products.shape[1]
+
+    @classmethod
+    def of(cls, others: Sequence[Matrix]) -> Basis:
+        """Return the basis of all cells of a sample."""
+        return cls(khatri_rao(list(others)))
+
+    def blocks(self) -> Iterator[tuple[slice, Matrix, Matrix]]:
+        """Yield some cells at a time, with their products and the pairs of these."""
+        n_cells, n_components = self.products.shape
+        step = max(1, 2 * _PAIRS // (n_components * (n_components + 1)))
+        for first in range(0, n_cells, step):
+            block = slice(first, min(first + step, n_cells))
+            yield block, self.products[block], pairs(self.products[block])
+
+
+def pairs(products: Matrix) -> Matrix:
+    """Return the products of all pairs of columns, each pair once."""
+    left, right = np.tril_indices(products.shape[1])
+    return products[:, left] * products[:, right]
+
+
+def unpacked(packed: Matrix, n_components: int) -> Matrix:
+    """Turn sums of pairs into symmetric matrices."""
+    left, right = np.tril_indices(n_components)
+    full = np.empty((len(packed), n_components, n_components))
+    full[:, left, right] = packed
+    full[:, right, left] = packed
+    return full
+
+
+class DenseSamples(Samples):
+    """Samples of dense data.
+
+    Parameters
+    ----------
+    loss : Loss
+        The loss.
+    basis : Basis
+        Of all cells.
+    x : ndarray of shape (n_rows, n_cells)
+        The entries.
+    observed : ndarray of bool or None
+        Which of them count.
+    """
+
+    def __init__(
+        self, loss: Loss, basis: Basis, x: Matrix, observed: NDArray[np.bool_] | None
+    ) -> None:
+        self._loss, self._basis, self._x, self._observed = loss, basis, x, observed
+        self.n_rows = len(x)
+
+    def means(self) -> tuple[Matrix, Matrix]:
+        """Return the mean of the observed entries of each row, and their number."""
+        if self._observed is None:
+            return self._x.mean(axis=1), np.full(self.n_rows, float(self._x.shape[1]))
+        counts = self._observed.sum(axis=1).astype(np.float64)
+        sums = np.where(self._observed, self._x, 0.0).sum(axis=1)
+        return sums / np.maximum(counts, 1.0), counts
+
+    def evaluate(self, index: NDArray[Any], a: Matrix) -> Rows:
+        """Return the sums of some rows."""
+        whole = index.size == self.n_rows
+        n_components = self._basis.n_components
+        value, gradient = np.zeros(len(a)), np.zeros_like(a)
+        packed = np.zeros((len(a), n_components * (n_components + 1) // 2))
+        for block, products, both in self._basis.blocks():
+            x = self._x[:, block] if whole else self._x[index, block]
+            model = a @ products.T
+            curved = self._loss.curvature(x, model)
+            loss, slope = self._loss.evaluate(x, model)
+            if self._observed is not None:
+                counts = self._observed[:, block] if whole else self._observed[index, block]
+                loss, slope, curved = (np.where(counts, own, 0.0) for own in (loss, slope, curved))
+            value += loss.sum(axis=1)
+            gradient += slope @ products
+            packed += curved @ both
+        return Rows(value, gradient, unpacked(packed, n_components))
+
+
+class ZeroTerm:
+    """The sum of the loss of zeros over the cells of a sample.
+
+    Parameters
+    ----------
+    loss : Loss
+        The loss.
+    basis : Basis
+        Of the cells.
+    weight : float
+        How many cells each of them stands for.
+    known : ndarray of shape (n_components,) or None
+        A linear form of the coefficients that is added: what is known of all cells, less what the
+        chosen ones say of it.
+    """
+
+    def __init__(
+        self, loss: Loss, basis: Basis, weight: float = 1.0, known: Matrix | None = None
+    ) -> None:
+        self._loss, self._basis, self._weight, self._known = loss, basis, weight, known
+        #: The cells that are visited for each sample.
+        self.n_cells = max(1, len(basis.products))
+
+    def evaluate(self, a: Matrix) -> Rows:
+        """Return the sum at the coefficients of each row."""
+        nothing = np.broadcast_to(0.0, (len(a), self.n_cells))
+        whole = DenseSamples(self._loss, self._basis, nothing, None)
+        rows = whole.evaluate(np.arange(len(a)), a)
+        own = Rows(*(self._weight * part for part in (rows.value, rows.gradient, rows.hessian)))
+        if self._known is not None:
+            own.value += a @ self._known
+            own.gradient += self._known
+        return own
+
+
+class _GaussianZeros(ZeroTerm):
+    """Half the squares of the model: a quadratic form."""
+
+    def __init__(self, others: Sequence[Matrix]) -> None:
+        self._gram = gram_product(list(others))
+        self.n_cells = 1
+
+    def evaluate(self, a: Matrix) -> Rows:
+        """Return the quadratic form of each row."""
+        gradient = a @ self._gram
+        hessian = np.repeat(self._gram[None], len(a), axis=0)
+        return Rows(0.5 * np.einsum("nr,nr->n", a, gradient), gradient, hessian)
+
+
+class _PoissonZeros(ZeroTerm):
+    """The sum of the model: a linear form."""
+
+    def __init__(self, others: Sequence[Matrix]) -> None:
+        self._sums = np.prod([factor.sum(axis=0) for factor in others], axis=0)
+        self.n_cells = 1
+
+    def evaluate(self, a: Matrix) -> Rows:
+        """Return the linear form of each row."""
+        rank = a.shape[1]
+        gradient = np.repeat(self._sums[None], len(a), axis=0)
+        return Rows(a @ self._sums, gradient, np.zeros((len(a), rank, rank)))
+
+
+def zero_term(loss: Loss, others: Sequence[Matrix], *, exact: bool) -> ZeroTerm:
+    """Return the sum of the loss of zeros over the cells of a sample.
+
+    Parameters
+    ----------
+    loss : Loss
+        The loss.
+    others : sequence of ndarray of shape (n_k, n_components)
+        The factors of the modes other than the samples.
+    exact : bool
+        Whether all cells are visited, however many, if there is no closed form.
+    """
+    if isinstance(loss, GaussianLoss):
+        return _GaussianZeros(others)
+    if isinstance(loss, PoissonLoss):
+        return _PoissonZeros(others)
+    shape = [len(factor) for factor in others]
+    n_cells = prod(shape)
+    if exact or n_cells <= _CHOSEN_CELLS:
+        return ZeroTerm(loss, Basis.of(others))
+    generator = np.random.default_rng(_SEED)
+    products = np.ones((_CHOSEN_CELLS, others[0].shape[1]))
+    for factor, size in zip(others, shape, strict=True):
+        products *= factor[generator.integers(0, size, _CHOSEN_CELLS)]
+    weight = n_cells / _CHOSEN_CELLS
+    # Model values of sparse data are small, and there the loss of a zero is nearly its tangent at
+    # zero, of which the sum over all cells is known: a control variate.
+    slope = _slope_at_zero(loss)
+    sums = np.prod([factor.sum(axis=0) for factor in others], axis=0)
+    known = slope * (sums - weight * products.sum(axis=0))
+    return ZeroTerm(loss, Basis(products), weight, known)
+
+
+def _slope_at_zero(loss: Loss) -> float:
+    """Return the derivative of the loss of a zero at a model of zero, if it is nearly constant."""
+    if loss.lower != 0:
+        return 0.0
+    at_zero, near = (float(loss.derivative(np.zeros(1), np.full(1, m))[0]) for m in (0.0, 0.01))
+    return at_zero if abs(near - at_zero) <= 0.1 * abs(at_zero) else 0.0
+
+
+class EntrySamples(Samples):
+    """Samples of sparse data.
+
+    Parameters
+    ----------
+    loss : Loss
+        The loss.
+    others : sequence of ndarray of shape (n_k, n_components)
+        The factors of the modes other than the samples.
+    coords : sequence of ndarray of shape (n_entries,)
+        Where the entries are in those modes, sorted by sample.
+    entries : (ndarray, ndarray)
+        The values, and the number of the first one of each sample, with the end as the last.
+    term : ZeroTerm or None
+        What the zeros add, if the entries that are not stored are zeros.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        others: Sequence[Matrix],
+        coords: Sequence[NDArray[Any]],
+        entries: tuple[Matrix, NDArray[Any]],
+        term: ZeroTerm | None,
+    ) -> None:
+        self._loss, self._others, self._coords, self._term = loss, others, coords, term
+        self._values, self._starts = entries
+        self.n_rows = len(self._starts) - 1
+
+    def means(self) -> tuple[Matrix, Matrix]:
+        """Return the mean of the known entries of each row, and their number."""
+        counts = np.diff(self._starts).astype(np.float64)
+        before = np.concatenate([[0.0], np.cumsum(self._values)])
+        sums = np.diff(before[self._starts])
+        if self._term is not None:
+            counts[:] = prod(len(factor) for factor in self._others)
+        return sums / np.maximum(counts, 1.0), counts
+
+    def evaluate(self, index: NDArray[Any], a: Matrix) -> Rows:
+        """Return the sums of some rows."""
+        n_rows, rank = a.shape
+        rows = Rows(np.zeros(n_rows), np.zeros_like(a), np.zeros((n_rows, rank, rank)))
+        if self._term is not None:
+            rows = self._term.evaluate(a)
+        packed = np.zeros((n_rows, rank * (rank + 1) // 2))
+        counts = np.diff(self._starts)[index]
+        row = np.repeat(np.arange(n_rows), counts)
+        place = np.repeat(self._starts[:-1][index] - (np.cumsum(counts) - counts), counts)
+        place = place + np.arange(place.size)
+        step = max(1, _PAIRS // packed.shape[1])
+        for first in range(0, place.size, step):
+            block = slice(first, first + step)
+            own, loss, slope, curved = self._entries(place[block], row[block], a)
+            target: Any = csr_array(
+                (np.ones(own.shape[0]), (row[block], np.arange(own.shape[0]))),
+                shape=(n_rows, own.shape[0]),
+            )
+            rows.value += target @ loss
+            rows.gradient += target @ (slope[:, None] * own)
+            packed += target @ (curved[:, None] * pairs(own))
+        rows.hessian += unpacked(packed, rank)
+        return rows
+
+    def _entries(
+        self, place: NDArray[Any], row: NDArray[Any], a: Matrix
+    ) -> tuple[Matrix, Matrix, Matrix, Matrix]:
+        """Return the products of some entries, and what they add to the sums of their rows."""
+        products = np.ones((place.size, a.shape[1]))
+        for factor, own in zip(self._others, self._coords, strict=True):
+            products *= factor[own[place]]
+        model = np.einsum("pr,pr->p", products, a[row])
+        x = self._values[place]
+        curved = self._loss.curvature(x, model)
+        loss, slope = self._loss.evaluate(x, model)
+        if self._term is not None:
+            nothing = np.zeros_like(x)
+            curved = curved - self._loss.curvature(nothing, model)
+            of_zero = self._loss.evaluate(nothing, model)
+            loss, slope = loss - of_zero[0], slope - of_zero[1]
+        return products, loss, slope, curved

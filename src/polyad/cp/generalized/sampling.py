@@ -1,0 +1,212 @@
+"""Random cells of a sparse tensor, by which a sum over all of its cells is estimated.
+
+Stratified sampling (Kolda and Hong 2020, section 4): the stored cells are one stratum, all others,
+which are zero, are another. From each a fixed number of cells is drawn uniformly and weighted by
+the size of the stratum over that number, so that the weighted sum of any function over the sample
+has the sum over all cells as its mean. A stratum that is no larger than its number of draws is
+taken as a whole instead, each cell once, and adds no error.
+
+How this differs from the paper:
+
+1. Stored cells are drawn one from each of equal parts of their sorted list, not from all of it.
+   That is as free of bias, has a lower variance, since slices get their share, and reads memory
+   in order, which saves most of the time.
+2. A cell of the second stratum that turns out to be stored is looked up in a hash table and drawn
+   again. The semi-stratified scheme, which saves that by correcting the stored cells, has the
+   higher variance, and evaluates the loss twice at each of these.
+3. If the second stratum is the smaller one, its cells are listed and drawn like the stored ones,
+   so that the search for a cell never is long.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from polyad.cp.generalized import kernels
+from polyad.cp.generalized.kernels import Cells, Sample
+from polyad.threads import run_blocks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from polyad.tensor.sparse import SparseTensor
+
+_BITS = (1 << 64) - 1
+
+
+class Strata:
+    """The stored and the unstored cells of a sparse tensor.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+        The data. Zeros that are stored belong to the stored cells.
+    listed : int
+        Tensors of at most so many cells have those that are not stored listed, so that a sample
+        can be the whole tensor. So have tensors of which more than half is stored.
+
+    Attributes
+    ----------
+    offsets : ndarray of shape (n_modes + 1,)
+        Where the rows of each mode begin in the stack of all factors.
+    n_stored, n_unstored : int
+        The sizes of the strata, as exact integers.
+    """
+
+    def __init__(self, tensor: SparseTensor, listed: int = 0) -> None:
+        self.shape = np.asarray(tensor.shape, np.int64)
+        self.offsets = np.concatenate([[0], np.cumsum(self.shape)])
+        self.n_rows = int(self.offsets[-1])
+        #: The type of a row of the stack; unsigned, which kernels index faster by.
+        self.row_type = np.dtype(np.uint32 if self.n_rows <= np.iinfo(np.uint32).max else np.uint64)
+        coords = np.stack(tensor.coords, axis=1).astype(self.row_type)
+        self.stored = Cells(coords, tensor.values.astype(np.float64))
+        self.n_stored = tensor.nnz
+        n_cells = math.prod(tensor.shape)
+        self.n_unstored = n_cells - tensor.nnz
+        self.unstored: Cells | None = None
+        # Zero is an empty place of the table, p + 1 stands for cell p.
+        counts = np.uint32 if tensor.nnz < np.iinfo(np.uint32).max else np.uint64
+        self.table = np.zeros(1, counts)
+        if n_cells <= max(listed, 2 * tensor.nnz):
+            self.unstored = self._list_unstored(tensor)
+        else:
+            # At most half full: a search ends after few steps.
+            self.table = np.zeros(1 << (2 * tensor.nnz + 1).bit_length(), counts)
+            kernels.fill_table(coords, self.table)
+
+    def _list_unstored(self, tensor: SparseTensor) -> Cells:
+        free = np.ones(tensor.shape, bool)
+        free[tensor.coords] = False
+        coords = np.argwhere(free).astype(self.row_type)
+        return Cells(coords, np.zeros(len(coords)))
+
+
+class Sampler:
+    """Draws samples of one size.
+
+    Parameters
+    ----------
+    strata : Strata
+        What to draw from.
+    n_stored, n_unstored : int
+        How many cells to draw from each stratum, positive; a stratum that has no more is taken as
+        a whole.
+    purpose : int
+        Samplers of different purposes draw different numbers from the same seed.
+
+    Attributes
+    ----------
+    weights : ndarray of shape (n_samples,)
+        The number of cells that each cell of a sample stands for.
+    exact : bool
+        Whether a sample is the whole tensor, so that all samples are the same.
+    """
+
+    def __init__(self, strata: Strata, n_stored: int, n_unstored: int, purpose: int) -> None:
+        self.strata = strata
+        self.n_stored = min(n_stored, strata.n_stored)
+        # A list is needed to take every cell; without one there are far more cells than draws.
+        self.n_unstored = min(n_unstored, strata.n_unstored)
+        self.every_stored = self.n_stored == strata.n_stored
+        self.every_unstored = strata.unstored is not None and self.n_unstored == strata.n_unstored
+        self.exact = self.every_stored and self.every_unstored
+        self.n_samples = self.n_stored + self.n_unstored
+        self._purpose = purpose
+        self._ready: list[Sample] = []
+        self.weights = np.empty(self.n_samples)
+        # Exact integers are divided: the number of cells may exceed what a float holds.
+        self.weights[: self.n_stored] = strata.n_stored / max(1, self.n_stored)
+        self.weights[self.n_stored :] = strata.n_unstored / max(1, self.n_unstored)
+
+    def draw(self, seed: int, counter: int) -> Sample:
+        """Return the sample that belongs to a seed and a counter.
+
+        Parameters
+        ----------
+        seed, counter : int
+            Not negative.
+        """
+        sample = self._empty()
+        self._fill(seed, counter, sample)
+        return sample
+
+    def draw_many(self, seed: int, counters: range) -> list[Sample]:
+        """Return the samples of several counters, drawn on several threads.
+
+        They are overwritten by the next call. Memory that is used again saves a third of the time.
+
+        Parameters
+        ----------
+        seed : int
+            As for :meth:`draw`.
+        counters : range
+            One for each sample.
+        """
+        if self.exact:
+            self._ready = self._ready or [self.draw(seed, 0)]
+            return self._ready * len(counters)
+        while len(self._ready) < len(counters):
+            self._ready.append(self._empty())
+        samples = self._ready[: len(counters)]
+        run_blocks(partial(self._fill, seed), list(zip(counters, samples, strict=True)))
+        return samples
+
+    def how_many(self, n_bytes: int, most: int) -> int:
+        """Return how many samples fit into some memory: at least two, for two threads."""
+        size = sum(array.nbytes for array in self._empty())
+        return min(max(2, n_bytes // size), most)
+
+    def _empty(self) -> Sample:
+        strata = self.strata
+        n_modes = len(strata.shape)
+        type_of_cell = np.uint32 if self.n_samples <= np.iinfo(np.uint32).max else np.uint64
+        return Sample(
+            np.empty((n_modes, self.n_samples), strata.row_type),
+            np.zeros(self.n_samples),
+            np.empty(n_modes * self.n_samples, type_of_cell),
+            np.empty(strata.n_rows + 1, np.int64),
+        )
+
+    def _fill(self, seed: int, counter: int, sample: Sample) -> None:
+        strata = self.strata
+        cut = self.n_stored
+        stored, unstored = sample.rows[:, :cut], sample.rows[:, cut:]
+        if cut:
+            key = _key(seed, counter, 2 * self._purpose)
+            kernels.draw_listed(strata.stored, key, stored, sample.values[:cut])
+        key = _key(seed, counter, 2 * self._purpose + 1)
+        if strata.unstored is None:
+            kernels.draw_unstored(strata.stored, strata.table, strata.shape, key, unstored)
+        elif self.n_unstored:
+            kernels.draw_listed(strata.unstored, key, unstored, sample.values[cut:])
+        kernels.sort_sample(strata.offsets, sample)
+
+    def total(self, terms: NDArray[np.float64]) -> float:
+        """Return the estimate of the sum over all cells, from the terms of a sample."""
+        return float(np.sum(self.weights * terms))
+
+    def standard_error(self, terms: NDArray[np.float64]) -> float:
+        """Return the standard error of :meth:`total`, estimated from the same sample."""
+        cut = self.n_stored
+        variance = 0.0
+        for part, every, size in (
+            (terms[:cut], self.every_stored, self.strata.n_stored),
+            (terms[cut:], self.every_unstored, self.strata.n_unstored),
+        ):
+            if part.size > 1 and not every:
+                variance += float(np.var(part, ddof=1)) / part.size * float(size) ** 2
+        return math.sqrt(variance)
+
+
+def _key(seed: int, counter: int, stream: int) -> np.uint64:
+    """Return where the random numbers of one stratum of one sample begin."""
+    key = 0
+    for word in (seed, stream, counter):
+        key = int(kernels.mix(np.uint64((key + word) & _BITS)))
+        key = (key + 0x9E3779B97F4A7C15) & _BITS
+    return np.uint64(key)

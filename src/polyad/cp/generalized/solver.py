@@ -1,0 +1,211 @@
+r"""Generalized CP by a bounded quasi-Newton method on all factors at once.
+
+Problem
+    Minimise :math:`\sum f(x, m) + \tfrac{\lambda}{2} \sum_k \|A^{(k)}\|^2` over the factors of
+    :math:`m = \sum_r a_r \circ b_r \circ \dots`, the first sum over the observed entries, and all
+    factors not negative where the loss has that bound.
+Update
+    One step of limited-memory BFGS with lower bounds (``fitting.quasi_newton``) on the vector of
+    all free factors, with exact gradients (``objective``).
+Stopping
+    The driver's: relative change of the objective, or an objective at the rounding level. An
+    iteration that lowers the objective by less than the tolerance is made of several steps.
+Cost per iteration
+    About one evaluation: ``O(size · R)`` for dense data, ``O(entries · R · N)`` for sparse data.
+    Memory: ten pairs of vectors as long as all factors together.
+
+How this differs from Hong, Kolda and Duersch (2020):
+
+1. Losses are zero at a perfect fit where that is possible, so that a relative change means
+   something. The number that keeps logarithms finite is relative to the size of the data.
+2. Tiles of the model are compared with the data as they are made; neither the model nor the
+   derivatives are ever held as a whole.
+3. At the end the rows of the samples are solved for exactly, by Newton's method.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from polyad.cp.generalized.rows import solve_rows
+from polyad.cp.solver import FactorSolver, balance
+from polyad.fitting.quasi_newton import QuasiNewton, QuasiNewtonState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from polyad.arrays import Array
+    from polyad.cp.generalized.problem import GeneralizedProblem
+
+    Matrix = NDArray[np.float64]
+
+# Sums of the loss below this part of what is explained, or of what was taken off, are rounding.
+_ROUNDING = 4 * 2.0**-52
+# Steps of an iteration, if they lower the objective by less than the tolerance together.
+_PATIENCE = 4
+
+
+@dataclass(frozen=True)
+class GeneralizedState:
+    """The factors, the objective, and what the quasi-Newton method remembers.
+
+    ``gradient``, ``steps`` and ``changes`` are vectors of all free factors, one after another.
+    """
+
+    factors: list[Array]
+    value: float
+    gradient: Array
+    steps: list[Array]
+    changes: list[Array]
+    evaluations: int
+    is_final: bool
+
+
+class QuasiNewtonCP(FactorSolver[GeneralizedState]):
+    """Generalized CP by limited-memory BFGS.
+
+    Parameters
+    ----------
+    problem : GeneralizedProblem
+        The data and the loss.
+    ridge : float
+        The weight of the squared factors, in the unit of the data.
+    fixed_modes : collection of int
+        Modes whose factors stay as they are.
+    tol : float
+        The tolerance of the driver, which an iteration tries to exceed.
+    """
+
+    name: ClassVar[str] = "GeneralizedCP"
+    promises_descent: ClassVar[bool] = True
+    state_type: ClassVar[type[Any]] = GeneralizedState
+    problem: GeneralizedProblem
+
+    def __init__(
+        self,
+        problem: GeneralizedProblem,
+        *,
+        ridge: float = 0.0,
+        fixed_modes: Collection[int] = (),
+        tol: float = 0.0,
+    ) -> None:
+        self.problem = problem
+        self.tol = tol
+        self.free_modes = [k for k in range(len(problem.shape)) if k not in fixed_modes]
+        self.fixed_modes = frozenset(fixed_modes)
+        self.ridge = scaled_ridge(problem, ridge, len(self.free_modes))
+        scale = abs(problem.constant()[1]) + abs(problem.offset)
+        self.floor = _ROUNDING * scale * problem.unit
+
+    def init(self, factors: Sequence[Array]) -> GeneralizedState:
+        """Return the state of given factors; rows without observations are zero."""
+        own = [np.maximum(factor, self.problem.loss.lower) for factor in factors]
+        for mode in self.free_modes:
+            seen = self.problem.observed_slices(mode)
+            own[mode] = own[mode] if seen is None else own[mode] * seen[:, None]
+        balanced = balance(own, self.free_modes)
+        start = self._method(balanced).begin(self._joined(balanced))
+        return self._state(balanced, start)
+
+    def step(self, state: GeneralizedState) -> GeneralizedState:
+        """Return the state after a quasi-Newton step, or some if they lower the objective little.
+
+        A short step, as at the foot of a wall of the objective, is not yet the end.
+        """
+        method, memory = self._method(state.factors), self._memory(state)
+        for _ in range(_PATIENCE):
+            memory = method.step(memory)
+            if memory.is_final or state.value - memory.value > self.tol * abs(state.value):
+                break
+        return self._state(state.factors, memory)
+
+    def objective(self, state: GeneralizedState) -> float:
+        """Return the sum of the loss and half the ridge term, in the unit of the data."""
+        return state.value * self.problem.unit
+
+    def diagnostics(self, state: GeneralizedState) -> Mapping[str, float]:
+        """Return the violation of the optimality conditions and the number of evaluations."""
+        violation = self._method(state.factors).violation(self._memory(state))
+        return {"kkt": violation, "evaluations": state.evaluations}
+
+    def finish(self, state: GeneralizedState) -> list[Array]:
+        """Return the factors as arrays of the kind of the data, the samples at their minimum."""
+        factors = list(state.factors)
+        if 0 in self.free_modes:
+            known = None if self.problem.loss.is_convex else factors[0]
+            factors[0] = solve_rows(self.problem, factors[1:], self.ridge, known=known)
+        return [self.problem.result(factor) for factor in factors]
+
+    def _method(self, factors: Sequence[Matrix]) -> QuasiNewton:
+        return QuasiNewton(partial(self._evaluate, factors), self.problem.loss.lower)
+
+    def _evaluate(self, factors: Sequence[Matrix], point: Matrix) -> tuple[float, Matrix]:
+        """Return the objective and its gradient at a vector of the free factors."""
+        with np.errstate(all="ignore"):  # a value that is not finite is too far
+            value, gradients = self.problem.evaluate(self._parted(factors, point))
+        gradient = self._joined(gradients)
+        if not (math.isfinite(value) and np.isfinite(gradient).all()):
+            return math.inf, np.zeros_like(point)
+        value += 0.5 * self.ridge * float(point @ point)
+        return value, gradient + self.ridge * point
+
+    def _memory(self, state: GeneralizedState) -> QuasiNewtonState:
+        return QuasiNewtonState(
+            self._joined(state.factors),
+            state.gradient,
+            state.value,
+            state.steps,
+            state.changes,
+            state.evaluations,
+            state.is_final,
+        )
+
+    def _state(self, factors: Sequence[Matrix], memory: QuasiNewtonState) -> GeneralizedState:
+        return GeneralizedState(
+            self._parted(factors, memory.point),
+            memory.value,
+            memory.gradient,
+            memory.steps,
+            memory.changes,
+            memory.evaluations,
+            memory.is_final,
+        )
+
+    def _joined(self, matrices: Sequence[Matrix]) -> Matrix:
+        """Return the free factors, or what belongs to them, as one vector."""
+        return np.concatenate([np.ravel(matrices[k]) for k in self.free_modes])
+
+    def _parted(self, factors: Sequence[Matrix], point: Matrix) -> list[Matrix]:
+        """Return the factors, the free ones taken from a vector."""
+        result, first = list(factors), 0
+        for k in self.free_modes:
+            size = factors[k].size
+            result[k] = point[first : first + size].reshape(factors[k].shape)
+            first += size
+        return result
+
+
+def scaled_ridge(problem: GeneralizedProblem, ridge: float, n_free: int) -> float:
+    """Return a ridge for factors of data that was divided by its unit.
+
+    If the data was divided by s, each of n free factors is by ``s^(1/n)`` and the objective by
+    ``s^p``, where p is the degree of the loss.
+
+    Parameters
+    ----------
+    problem : GeneralizedProblem
+        The data.
+    ridge : float
+        In the unit of the data.
+    n_free : int
+        The number of factors that share the division.
+    """
+    degree = problem.loss.degree or 0.0
+    return float(ridge * 2.0 ** (problem.exponent * (2.0 / n_free - degree)))

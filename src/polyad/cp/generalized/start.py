@@ -1,0 +1,81 @@
+"""Where a generalized fit starts: random factors whose model has the level of the data."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from polyad.tensor.products import gram_product
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from polyad.cp.generalized.problem import GeneralizedProblem
+
+    Matrix = NDArray[np.float64]
+
+# The size of model values on a scale that has no unit, such as logarithms of odds.
+_TYPICAL = 1.0
+# Odds, or the like, of data that is all at one end.
+_CERTAIN = 10.0
+# How far the component that carries the level of the data is from being constant.
+_SPREAD = 0.1
+
+
+def random_start(problem: GeneralizedProblem, n_components: int, seed: int) -> list[Matrix]:
+    """Return random factors.
+
+    Parameters
+    ----------
+    problem : GeneralizedProblem
+        The data and the loss.
+    n_components : int
+        The number of components.
+    seed : int
+        Of the random numbers.
+    """
+    generator = np.random.default_rng(seed)
+    if problem.loss.lower == 0:
+        return _positive(problem, n_components, generator)
+    factors = [generator.standard_normal((size, n_components)) for size in problem.shape]
+    if problem.loss.degree is not None:
+        return _scaled(factors, math.sqrt(problem.norm_squared / problem.n_observed))
+    level = problem.constant()[0]
+    level = level if math.isfinite(level) else math.copysign(_CERTAIN, level)
+    factors = _scaled(factors, min(_TYPICAL, abs(level) + 0.1))
+    if abs(level) > _TYPICAL:
+        _put_level(factors, level, generator)
+    return factors
+
+
+def _positive(
+    problem: GeneralizedProblem, n_components: int, generator: np.random.Generator
+) -> list[Matrix]:
+    """Return positive factors of a model whose mean is the best constant."""
+    # Between 0.1 and 1: every component can still become anything, and no cell is impossible.
+    factors = [generator.uniform(0.1, 1.0, (size, n_components)) for size in problem.shape]
+    level = problem.constant()[0]
+    level = level if math.isfinite(level) else _CERTAIN
+    if level == 0 and not problem.is_zero:
+        level = _TYPICAL
+    mean = float(np.prod([factor.mean(axis=0) for factor in factors], axis=0).sum())
+    return [factor * (level / mean) ** (1.0 / len(factors)) for factor in factors]
+
+
+def _scaled(factors: list[Matrix], size: float) -> list[Matrix]:
+    """Return factors of a model whose root mean square is given."""
+    cells = math.prod(len(factor) for factor in factors)
+    own = math.sqrt(max(float(np.sum(gram_product(factors))), 0.0) / cells)
+    share = (size / own) ** (1.0 / len(factors)) if own > 0 else 1.0
+    return [factor * share for factor in factors]
+
+
+def _put_level(factors: list[Matrix], level: float, generator: np.random.Generator) -> None:
+    """Make the first component nearly constant, at the level of the data."""
+    size = abs(level) ** (1.0 / len(factors))
+    for mode, factor in enumerate(factors):
+        sign = math.copysign(1.0, level) if mode == 0 else 1.0
+        noise = generator.standard_normal(len(factor))
+        factor[:, 0] = sign * size * (1.0 + _SPREAD * noise)

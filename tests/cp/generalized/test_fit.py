@@ -1,0 +1,394 @@
+"""GeneralizedCP as a user sees it."""
+
+import warnings
+
+import array_api_strict
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import coo_array
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import d2_log_loss_score, d2_tweedie_score
+
+from polyad import CP, GeneralizedCP, LabelledTensor, Status, factor_match_score, load
+from polyad.cp.generalized import BetaDivergenceLoss, CustomLoss, HuberLoss, NegativeBinomialLoss
+from polyad.exceptions import DataWarning, PolyadError
+from tests.cp.generalized.examples import (
+    COSH,
+    LOSS,
+    NAMES,
+    TAKES_ZERO,
+    data_for,
+    factors_for,
+    planted,
+    twin,
+)
+
+each_loss = pytest.mark.parametrize("name", NAMES)
+
+
+def fitted(name, data, *, ignore=True, **parameters):
+    loss = COSH if name == "custom" else name
+    model = GeneralizedCP(**{"n_components": 2, "loss": loss, "random_state": 0, **parameters})
+    with warnings.catch_warnings():
+        if ignore:
+            warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(data)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("bernoulli")])
+def test_planted_components_are_found(name):
+    data, truth = planted(name, (14, 12, 10))
+    model = fitted(name, data, n_components=3, n_init=2, max_iter=800)
+    assert factor_match_score(model.kruskal_, truth) > 0.99
+    assert model.score(data) > 0.999
+
+
+@pytest.mark.parametrize("name", ["bernoulli-odds", "bernoulli-logit"])
+def test_planted_components_of_binary_data_are_found(name):
+    """One bit for each entry, so the data is larger and the match a little looser."""
+    generator = np.random.default_rng(0)
+    shape = (60, 50, 40)
+    if name == "bernoulli-odds":
+        factors = [(generator.random((n, 2)) < 0.4) * 2.9 + 0.1 for n in shape]
+    else:
+        factors = [1.5 * generator.standard_normal((n, 2)) for n in shape]
+    chance = LOSS[name].mean(np.einsum("ir,jr,kr->ijk", *factors))
+    model = fitted(name, generator.random(shape) < chance, ridge=0.1)
+    assert factor_match_score(model.kruskal_, (np.ones(2), factors)) > 0.97
+
+
+@each_loss
+@pytest.mark.parametrize("ridge", [0.0, 0.2])
+def test_the_objective_never_rises(name, ridge):
+    model = fitted(name, data_for(name), max_iter=40, tol=0, ridge=ridge)
+    values = np.array(model.history_.objective)
+    assert (np.diff(values) <= 0).all()
+    assert values[-1] < values[0]
+    assert model.history_.to_frame()["evaluations"].iloc[-1] <= 2 * 40
+    if LOSS[name].lower == 0:
+        assert all((factor >= 0).all() for factor in model.factors_)
+
+
+@each_loss
+def test_objective_is_the_sum_of_the_loss_and_the_ridge(name):
+    X = data_for(name)
+    start = factors_for(name, rank=2)
+    model = fitted(name, X, init=start, max_iter=1, ridge=0.3)
+    lengths = np.prod([np.linalg.norm(factor, axis=0) for factor in start], axis=0)
+    square = 3 * np.sum(lengths ** (2 / 3))  # the columns of a component are equally long
+    expected = twin(LOSS[name], X, start)[0] + 0.15 * square
+    assert model.history_.objective[0] == pytest.approx(expected, rel=1e-9)
+
+
+@each_loss
+@pytest.mark.parametrize("shape", [(14, 9), (9, 7, 6), (6, 4, 3, 3)])
+def test_transform_equals_fit_transform(name, shape):
+    X = data_for(name, shape)
+    model = GeneralizedCP(2, loss=COSH if name == "custom" else name, random_state=0, ridge=0.05)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        features = model.fit_transform(X)
+    scale = np.abs(features).max()
+    np.testing.assert_allclose(model.transform(X), features, atol=1e-7 * scale)
+    np.testing.assert_allclose(model.transform(X[2:5]), features[2:5], atol=1e-7 * scale)
+    assert model.inverse_transform(features).shape == shape
+
+
+@each_loss
+def test_observed_sparse_equals_masked_dense(name):
+    X = data_for(name, (8, 7, 6))
+    observed = np.random.default_rng(3).random(X.shape) < 0.7
+    stored = coo_array((X[observed], np.nonzero(observed)), shape=X.shape)
+    dense = fitted(name, np.where(observed, X, np.nan), max_iter=15, tol=0)
+    other = GeneralizedCP(2, loss=dense.loss, random_state=0, max_iter=15, tol=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        masked = clone(other).fit(X, mask=observed)
+        sparse = other.set_params(missing="unobserved").fit(stored)
+    np.testing.assert_allclose(sparse.history_.objective[1:4], dense.history_.objective[1:4])
+    assert sparse.objective_ == pytest.approx(dense.objective_, rel=1e-3)
+    assert masked.history_.objective == dense.history_.objective
+    assert sparse.score(stored) == pytest.approx(
+        dense.score(np.where(observed, X, np.nan)), abs=1e-3
+    )
+
+
+@pytest.mark.parametrize("name", TAKES_ZERO)
+def test_sparse_with_zeros_equals_dense(name):
+    X = data_for(name, (8, 7, 6))
+    dense = fitted(name, X, max_iter=10, tol=0)
+    sparse = fitted(name, coo_array(X), max_iter=10, tol=0)
+    np.testing.assert_allclose(sparse.history_.objective[:5], dense.history_.objective[:5])
+    assert sparse.score(coo_array(X)) == pytest.approx(dense.score(X), abs=1e-3)
+    features = sparse.transform(coo_array(X))
+    np.testing.assert_allclose(features, sparse.transform(X), atol=1e-6 * np.abs(features).max())
+
+
+@pytest.mark.parametrize("power", [-12, -6, 6, 12])
+@pytest.mark.parametrize("name", ["gaussian", "poisson", "gamma", "rayleigh", "beta", "huber"])
+def test_data_of_any_size(name, power):
+    X, unit = data_for(name), 10.0**power
+    loss = LOSS[name]
+    plain = fitted(name, X, max_iter=30, tol=0)
+    model = GeneralizedCP(2, loss=loss.divided(1 / unit), random_state=0, max_iter=30, tol=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X * unit)
+    np.testing.assert_allclose(
+        np.array(model.history_.objective[:3]) / unit**loss.degree,
+        plain.history_.objective[:3],
+        rtol=1e-5,
+    )
+    assert model.score(X * unit) == pytest.approx(plain.score(X), abs=1e-2)
+    assert np.isfinite(model.transform(X * unit)).all()
+
+
+@pytest.mark.parametrize("count", [1e-12, 1e12])
+@pytest.mark.parametrize("name", ["poisson-log", "negative-binomial"])
+def test_counts_of_any_size(name, count):
+    X = data_for("poisson") * count
+    model = fitted(name, X, max_iter=200)
+    assert np.isfinite(model.objective_)
+    assert np.isfinite(model.transform(X)).all()
+    assert model.score(X) > 0 or count < 1
+
+
+@given(st.integers(0, 10**6), st.sampled_from(NAMES), st.integers(0, 2))
+@settings(max_examples=25)
+def test_slices_of_one_value(seed, name, mode):
+    """Slices of zeros, or of the least that a loss accepts, and missing entries break nothing."""
+    X = data_for(name, (5, 4, 3), seed)
+    low = 0.0 if name in TAKES_ZERO else 1e-6
+    X[(slice(None),) * mode + (1,)] = low
+    X[0, 0, 0] = np.nan
+    if name.startswith("bernoulli") and not 0 < np.nanmean(X) < 1:
+        return
+    model = fitted(name, X, max_iter=30, ridge=1e-3)
+    assert np.isfinite(model.objective_)
+    assert np.isfinite(model.transform(X)).all()
+    assert all(np.isfinite(factor).all() for factor in model.factors_)
+
+
+@pytest.mark.parametrize("name", ["poisson", "gaussian", "beta", "negative-binomial", "huber"])
+def test_only_zeros(name):
+    with pytest.warns(DataWarning, match="every entry is zero"):
+        model = GeneralizedCP(1, loss=name).fit(np.zeros((4, 3, 2)))
+    assert np.abs(model.kruskal_.to_dense()).max() < 1e-8
+    assert model.score(np.zeros((4, 3, 2))) == 1.0
+
+
+@pytest.mark.parametrize("name", ["bernoulli-odds", "bernoulli-logit"])
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.filterwarnings("ignore::polyad.exceptions.DataWarning")
+def test_certain_data(name, value):
+    X = np.full((5, 4, 3), value)
+    model = fitted(name, X, n_components=1, max_iter=100)
+    assert np.abs(model.inverse_transform(model.transform(X)) - value).max() < 1e-2
+    assert np.isfinite(model.objective_)
+
+
+def test_a_slice_without_observations_is_told():
+    X = data_for("gamma")
+    X[:, 2] = np.nan
+    with pytest.warns(DataWarning, match="position 2 of mode 1"):
+        model = fitted("gamma", X)
+    assert (model.factors_[1][2] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["bernoulli-odds", "gamma", "poisson-log"])
+@pytest.mark.parametrize("kind", ["dense", "holed", "zeros", "unobserved"])
+def test_any_number_of_threads_gives_the_same_numbers(name, kind):
+    X = data_for(name, (40, 80, 90))
+    data, missing = X, "zero"
+    if kind == "holed":
+        data = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
+    elif kind == "unobserved" or name == "gamma":
+        place = np.nonzero(np.random.default_rng(0).random(X.shape) < 0.2)
+        data, missing = coo_array((X[place], place), shape=X.shape), "unobserved"
+    elif kind == "zeros":
+        data = coo_array(X)
+    results = []
+    for n_jobs in (1, 2):
+        model = fitted(name, data, missing=missing, max_iter=3, n_jobs=n_jobs)
+        results.append([*model.factors_, model.weights_, model.transform(data)])
+    for left, right in zip(*results, strict=True):
+        assert left.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize("convert", [torch.asarray, array_api_strict.asarray])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "custom"])
+def test_other_arrays_in_and_out(convert, name):
+    X = data_for(name)
+    X[0, 1, 2] = np.nan
+    plain = fitted(name, X, max_iter=4, tol=0)
+    model = fitted(name, convert(X), max_iter=4, tol=0)
+    features = model.transform(convert(X))
+    for result in (model.factors_[1], model.weights_, features, model.inverse_transform(features)):
+        assert type(result) is type(convert(X))
+    np.testing.assert_allclose(model.history_.objective, plain.history_.objective, rtol=1e-9)
+    np.testing.assert_allclose(np.asarray(features), plain.transform(X), rtol=1e-4, atol=1e-6)
+    assert model.score(convert(X)) == pytest.approx(plain.score(X), abs=1e-8)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, coo_array, torch.asarray])
+def test_single_precision_is_kept(kind):
+    X = data_for("poisson").astype(np.float32)
+    model = fitted("poisson", kind(X))
+    same = fitted("poisson", X.astype(np.float64))
+    for array in (*model.factors_, model.weights_, model.transform(kind(X))):
+        assert str(array.dtype).endswith("float32")
+    np.testing.assert_allclose(np.asarray(model.weights_), same.weights_, rtol=1e-2)
+
+
+def test_gaussian_loss_is_least_squares():
+    data, _ = planted("gaussian")
+    data = data + 0.1 * np.random.default_rng(0).standard_normal(data.shape)
+    squares = CP(3, random_state=0, tol=1e-10).fit(data)
+    model = fitted("gaussian", data, n_components=3, init="svd", tol=1e-10)
+    assert model.objective_ == pytest.approx(squares.objective_, rel=1e-6)
+    assert factor_match_score(model.kruskal_, squares.kruskal_) > 0.999
+
+
+def test_huber_ignores_outliers():
+    data, truth = planted("huber")
+    generator = np.random.default_rng(0)
+    data = np.where(generator.random(data.shape) < 0.05, 30.0, data)
+    squares = CP(3, random_state=0).fit(data)
+    model = fitted("huber", data, n_components=3, loss=HuberLoss(0.1), n_init=3)
+    assert factor_match_score(model.kruskal_, truth) > 0.99
+    assert factor_match_score(squares.kruskal_, truth) < 0.95
+
+
+def test_scores_are_those_of_scikit_learn():
+    X = data_for("gamma")
+    model = fitted("gamma", X)
+    expected = model.inverse_transform(model.transform(X))
+    assert model.score(X) == pytest.approx(d2_tweedie_score(X.ravel(), expected.ravel(), power=2))
+    X = data_for("poisson")
+    model = fitted("poisson", X)
+    expected = np.maximum(model.inverse_transform(model.transform(X)), 1e-10)
+    theirs = d2_tweedie_score(X.ravel(), expected.ravel(), power=1)
+    assert model.score(X) == pytest.approx(theirs, abs=1e-6)
+    X = data_for("bernoulli-logit")
+    model = fitted("bernoulli-logit", X, ridge=0.5)
+    expected = model.inverse_transform(model.transform(X))
+    assert model.score(X) == pytest.approx(d2_log_loss_score(X.ravel(), expected.ravel()), abs=1e-6)
+
+
+def test_inverse_transform_gives_the_mean():
+    X = data_for("bernoulli-odds")
+    model = fitted("bernoulli", X, ridge=0.1)
+    features = model.transform(X)
+    odds = np.einsum("nr,rjk->njk", features, model.components_)
+    np.testing.assert_allclose(model.inverse_transform(features), odds / (1 + odds))
+
+
+def test_fixed_modes_and_warm_start():
+    X, start = data_for("poisson"), factors_for("poisson", rank=2)
+    model = fitted("poisson", X, init=start, fixed_modes=[1])
+    assert np.array_equal(model.factors_[1], start[1])
+    again = fitted("poisson", X, warm_start=True, max_iter=5)
+    before = again.objective_
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        again.fit(X)
+    assert again.history_.objective[0] <= before * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    ["gamma", "bernoulli", HuberLoss(0.3), BetaDivergenceLoss(1.5), NegativeBinomialLoss(2.0)],
+    ids=str,
+)
+def test_save_and_load(tmp_path, loss):
+    name = loss if isinstance(loss, str) else loss.name
+    X = data_for("bernoulli-odds" if name == "bernoulli" else name) * 1.0
+    model = fitted(name, X, loss=loss)
+    model.save(tmp_path / "model")
+    same = load(tmp_path / "model")
+    assert same.loss == loss
+    assert same.transform(X).tobytes() == model.transform(X).tobytes()
+    assert same.score(X) == model.score(X)
+
+
+def test_a_custom_loss_is_set_again_after_loading(tmp_path):
+    X = data_for("custom")
+    model = fitted("custom", X)
+    model.save(tmp_path / "model")
+    same = load(tmp_path / "model")
+    with pytest.raises(PolyadError, match=r"set_params\(loss=CustomLoss"):
+        same.transform(X)
+    same.set_params(loss=COSH)
+    assert np.array_equal(same.transform(X), model.transform(X))
+
+
+def test_labels():
+    X = LabelledTensor(
+        data_for("gamma", (3, 4, 2)),
+        modes=["patient", "drug", "month"],
+        labels=[["a", "b", "c"], list("wxyz"), ["May", "June"]],
+    )
+    model = fitted("gamma", X)
+    assert model.factor_table("drug").index.tolist() == list("wxyz")
+    shuffled = X.align({"drug": list("zyxw")})
+    np.testing.assert_allclose(model.transform(shuffled), model.transform(X), rtol=1e-9)
+    model.set_output(transform="pandas")
+    assert model.transform(X).index.tolist() == ["a", "b", "c"]
+    model.data = X.data.copy()
+    X.data[2, 1, 0] = -4.0
+    with pytest.raises(
+        PolyadError,
+        match=r"first -4 at \(2, 1, 0\) \(mode 0 \('patient'\): c, mode 1 \('drug'\): x",
+    ):
+        model.transform(X)
+
+
+def test_a_custom_loss_with_a_bound():
+    """The Poisson loss, written by a user."""
+    loss = CustomLoss(
+        lambda x, m: m - x * np.log(m + 1e-10),
+        lambda x, m: 1 - x / (m + 1e-10),
+        lower=0.0,
+        accepts=lambda x: x >= 0,
+    )
+    X = data_for("poisson")
+    own = fitted("custom", X, loss=loss, init=factors_for("poisson", rank=2), tol=1e-10)
+    model = fitted("poisson", X, init=factors_for("poisson", rank=2), tol=1e-10)
+    assert factor_match_score(own.kruskal_, model.kruskal_) > 0.999
+    assert own.score(X) != pytest.approx(1.0)
+    np.testing.assert_allclose(own.transform(X), model.transform(X), rtol=1e-2, atol=1e-3)
+    with pytest.raises(PolyadError, match="what its accepts function says"):
+        own.transform(-X)
+
+
+def test_convergence_is_told():
+    X = data_for("gamma")
+    assert fitted("gamma", X, ignore=False).status_ is Status.CONVERGED
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        fitted("gamma", X, ignore=False, max_iter=2)
+
+
+def test_many_cells_are_sampled():
+    """A tensor that could not exist densely, with a loss that has no closed form for zeros."""
+    generator = np.random.default_rng(0)
+    shape = (30, 3000, 3000)
+    coords = tuple(generator.integers(0, n, 2000) for n in shape)
+    X = coo_array((np.ones(2000), coords), shape=shape)
+    X.sum_duplicates()
+    X.data[:] = 1.0
+    model = GeneralizedCP(2, loss="bernoulli", random_state=0, max_iter=2, epoch_iter=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X)
+    assert np.isfinite(model.objective_)
+    some = coo_array((X.data[:9], [row[:9] for row in X.coords]), shape=X.shape)
+    assert np.isfinite(model.transform(some)).all()
+    assert np.isfinite(model.score(X))
+    with pytest.raises(PolyadError, match="Use solver='adam'"):
+        model.set_params(solver="lbfgs").fit(X)
+    with pytest.raises(PolyadError, match="Use solver='lbfgs'"):
+        model.set_params(solver="adam").fit(data_for("bernoulli-odds"))

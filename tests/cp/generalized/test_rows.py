@@ -1,0 +1,162 @@
+"""The rows of samples: minima, independence of each other, all kinds of data."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.sparse import coo_array
+
+from polyad.cp.generalized import rows as rows_module
+from polyad.cp.generalized import samples
+from polyad.cp.generalized.objective import build_problem
+from polyad.cp.generalized.rows import solve_rows
+from polyad.validation import as_tensor_input
+from tests.cp.generalized.examples import LOSS, NAMES, TAKES_ZERO, data_for, factors_for
+
+SHAPE = (9, 7, 6)
+each_loss = pytest.mark.parametrize("name", NAMES)
+
+
+def problem_of(data, name, missing="zero"):
+    return build_problem(as_tensor_input(data, allow_nan=True), missing, LOSS[name])
+
+
+def violation(problem, solved, others, ridge=0.0):
+    gradient = problem.evaluate([solved, *others])[1][0] + ridge * solved
+    held = np.minimum(solved, gradient) if problem.loss.lower == 0 else gradient
+    return np.abs(held).max()
+
+
+def example(name, *, holes):
+    X, others = data_for(name, SHAPE), factors_for(name, SHAPE)[1:]
+    observed = np.random.default_rng(2).random(SHAPE) < 0.8
+    return (np.where(observed, X, np.nan) if holes else X), others
+
+
+@each_loss
+@pytest.mark.parametrize("holes", [False, True])
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+def test_rows_are_optimal(name, holes, ridge):
+    X, others = example(name, holes=holes)
+    problem = problem_of(X, name)
+    if name.startswith("bernoulli") and not ridge:
+        ridge = 1e-3  # the best odds of a sample may be infinite
+    solved = solve_rows(problem, others, ridge)
+    size = np.abs(problem.evaluate([np.full_like(solved, 0.1), *others])[1][0]).max()
+    assert violation(problem, solved, others, ridge) < 1e-9 * size
+
+
+@each_loss
+def test_nothing_better_is_found_by_scipy(name):
+    X, others = example(name, holes=False)
+    problem = problem_of(X, name)
+    solved = solve_rows(problem, others, 0.05)
+
+    def evaluate(flat):
+        own = flat.reshape(solved.shape)
+        value, gradients = problem.evaluate([own, *others])
+        return value + 0.025 * flat @ flat, (gradients[0] + 0.05 * own).ravel()
+
+    bounds = [(0, None)] * solved.size if problem.loss.lower == 0 else None
+    theirs = minimize(
+        evaluate,
+        np.full(solved.size, 0.3),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": 3000, "maxfun": 9000, "ftol": 1e-14},
+    )
+    assert evaluate(solved.ravel())[0] <= theirs.fun + 1e-7 * abs(theirs.fun)
+
+
+@each_loss
+def test_samples_do_not_see_each_other(name, monkeypatch):
+    X, others = example(name, holes=True)
+    whole = solve_rows(problem_of(X, name), others, 0.05)
+    scale = np.abs(whole).max()
+    part = solve_rows(problem_of(X[3:5], name), others, 0.05)
+    np.testing.assert_allclose(part, whole[3:5], atol=1e-9 * scale)
+    monkeypatch.setattr(rows_module, "_CHUNK", 90)
+    monkeypatch.setattr(samples, "_PAIRS", 60)
+    cut = solve_rows(problem_of(X, name), others, 0.05)
+    np.testing.assert_allclose(cut, whole, atol=1e-9 * scale)
+
+
+@each_loss
+def test_sparse_rows_equal_dense_ones(name, monkeypatch):
+    X, others = example(name, holes=True)
+    observed = ~np.isnan(X)
+    stored = coo_array((X[observed], np.nonzero(observed)), shape=SHAPE)
+    whole = solve_rows(problem_of(X, name), others, 0.05)
+    scale = np.abs(whole).max()
+    for pairs in (samples._PAIRS, 60):
+        monkeypatch.setattr(samples, "_PAIRS", pairs)
+        own = solve_rows(problem_of(stored, name, "unobserved"), others, 0.05)
+        np.testing.assert_allclose(own, whole, atol=1e-9 * scale)
+    if name in TAKES_ZERO:
+        full = data_for(name, SHAPE)
+        whole = solve_rows(problem_of(full, name), others, 0.05)
+        own = solve_rows(problem_of(coo_array(full), name), others, 0.05)
+        np.testing.assert_allclose(own, whole, atol=1e-8 * np.abs(whole).max())
+
+
+@pytest.mark.parametrize("name", ["bernoulli-odds", "huber", "negative-binomial"])
+def test_chosen_zeros_stand_for_all(name, monkeypatch):
+    shape = (9, 30, 20)
+    X, others = data_for(name, shape), factors_for(name, shape)[1:]
+    X = np.where(np.random.default_rng(0).random(shape) < 0.05, X, 0.0)
+    exact = solve_rows(problem_of(coo_array(X), name), others, 0.05)
+    monkeypatch.setattr(samples, "_CHOSEN_CELLS", 300)
+    rough = solve_rows(problem_of(coo_array(X), name), others, 0.05, exact=False)
+    again = solve_rows(problem_of(coo_array(X), name), others, 0.05, exact=False)
+    assert np.array_equal(rough, again)
+    assert not np.allclose(rough, exact, rtol=1e-6)
+    assert np.abs(rough - exact).max() < 0.3 * np.abs(exact).max()
+
+
+def test_the_choice_of_zeros_has_no_bias(monkeypatch):
+    """The mean of many choices is the sum over all cells."""
+    loss, others = LOSS["bernoulli-odds"], factors_for("bernoulli-odds", SHAPE)[1:]
+    a = np.array([[0.5, 1.0, 2.0]])
+    exact = samples.zero_term(loss, others, exact=True).evaluate(a)
+    monkeypatch.setattr(samples, "_CHOSEN_CELLS", 20)
+    values = []
+    for seed in range(300):
+        monkeypatch.setattr(samples, "_SEED", seed)
+        values.append(samples.zero_term(loss, others, exact=False).evaluate(a).value[0])
+    error = np.std(values) / np.sqrt(len(values))
+    assert abs(np.mean(values) - exact.value[0]) < 4 * error
+
+
+def test_samples_without_observations_are_zero():
+    X, others = example("poisson", holes=False)
+    X[4] = np.nan
+    solved = solve_rows(problem_of(X, "poisson"), others, 0.0)
+    assert (solved[4] == 0).all()
+    assert (solved[3] > 0).any()
+
+
+@each_loss
+def test_dead_components_stay_zero(name):
+    X, others = example(name, holes=False)
+    others = [others[0] * np.array([1.0, 0.0, 1.0]), others[1]]
+    solved = solve_rows(problem_of(X, name), others, 1e-3)
+    assert (solved[:, 1] == 0).all()
+    assert np.isfinite(solved).all()
+
+
+@pytest.mark.parametrize("count", [1e-9, 1.0, 1e9])
+def test_logarithms_of_any_size(count):
+    X = np.full((2, 7, 6), count)
+    others = [np.ones((7, 1)), np.ones((6, 1))]
+    solved = solve_rows(problem_of(X, "poisson-log"), others, 0.0)
+    np.testing.assert_allclose(solved, np.log(count), rtol=1e-9, atol=1e-9)
+
+
+def test_a_better_row_that_is_known_is_kept():
+    """Gamma rows may have several minima."""
+    X, others = example("gamma", holes=False)
+    problem = problem_of(X, "gamma")
+    plain = solve_rows(problem, others, 0.0)
+    known = solve_rows(problem, others, 0.0, known=plain * 0.5)
+    own, other = (problem.evaluate([rows, *others])[0] for rows in (plain, known))
+    assert other <= own + 1e-9 * abs(own)
