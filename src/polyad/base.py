@@ -181,7 +181,7 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         An entry that is to be left out of a fit without being missing is filled with it, again
         after each fit. That is the mean of the data where the loss is a likelihood of the
         exponential family, whatever its link: then this is expectation maximization. It depends
-        on the parameters alone.
+        on the parameters alone, and is NaN where the estimator takes no such data.
 
         Parameters
         ----------

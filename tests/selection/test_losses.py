@@ -6,7 +6,7 @@ from scipy.sparse import coo_array
 from scipy.special import rel_entr
 from sklearn.base import clone
 
-from polyad import CP, NonnegativeCP, PoissonCP
+from polyad import CP, GeneralizedCP, NonnegativeCP, PoissonCP
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.metrics import poisson_deviance
 from polyad.selection import select_rank, tasks
@@ -57,6 +57,42 @@ def test_heldout_finds_the_rank_of_unobserved_entries(estimator):
     stored = coo_array((X[seen], np.nonzero(seen)), shape=X.shape)
     found = select_rank(estimator(missing="unobserved"), stored, range(1, 5), random_state=0)
     assert found.best_rank == 2
+
+
+def entries(loss, seed=0, shape=(20, 18, 15), rank=2):
+    """Data of a planted model of a loss."""
+    generator = np.random.default_rng(seed)
+    factors = [
+        generator.uniform(0.5, 1.5, (n, rank)) * (generator.random((n, rank)) < 0.6) for n in shape
+    ]
+    model = np.einsum("ir,jr,kr->ijk", *factors)
+    if loss == "bernoulli":
+        return (generator.random(shape) < 4 * model / (1 + 4 * model)).astype(float)
+    return generator.gamma(4.0, (model + 0.05) / 4.0)
+
+
+@pytest.mark.parametrize("loss", ["bernoulli", "gamma"])
+def test_heldout_finds_the_rank_of_a_generalized_model(loss):
+    """A floor of the gamma data is a component of its own."""
+    X = entries(loss)
+    estimator = GeneralizedCP(loss=loss, tol=1e-4)
+    found = select_rank(estimator, X, range(1, 5), n_repeats=3, random_state=0)
+    assert found.best_rank == {"bernoulli": 2, "gamma": 3}[loss]
+
+
+def test_heldout_zeros_of_sparse_data_need_a_loss_that_takes_their_mean():
+    X = coo_array(entries("bernoulli"))
+    with pytest.raises(InvalidInputError, match="GeneralizedCP takes no such numbers"):
+        select_rank(GeneralizedCP(loss="bernoulli"), X, [1, 2])
+    choice = select_rank(GeneralizedCP(loss="poisson"), X, [1, 2], n_repeats=2, random_state=0)
+    assert np.isfinite(choice.table["heldout_loss"]).all()
+
+
+def test_core_consistency_needs_components_on_the_scale_of_the_data():
+    with pytest.raises(InvalidInputError, match="model a function of its mean"):
+        select_rank(
+            GeneralizedCP(loss="bernoulli"), entries("bernoulli"), [1, 2], method="core_consistency"
+        )
 
 
 # The loss of held-out entries.

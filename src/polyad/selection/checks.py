@@ -213,6 +213,14 @@ def _check_heldout(estimator: TensorEstimator, data: Any, *, takes_nan: bool) ->
         if data.nnz < 2:
             message = f"X has {data.nnz} entries that are not zero; 2 or more are needed."
             raise InvalidInputError(message)
+        is_open = getattr(estimator, "missing", "zero") == "zero"
+        if is_open and np.isnan(estimator._entry_fill(np.asarray([0.25, 2.0]))).any():
+            message = (
+                "method='heldout' fills hidden cells of sparse data with what the model expects "
+                f"there, and this {type(estimator).__name__} takes no such numbers. Give dense "
+                "data, sparse data with missing='unobserved', or method='stability'."
+            )
+            raise InvalidInputError(message)
         return
     if not takes_nan:
         message = (

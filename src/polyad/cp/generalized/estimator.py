@@ -293,6 +293,17 @@ default='random'
             return 1.0 if deviance <= rounding else 0.0
         return float(1.0 - deviance / worst)
 
+    def _entry_loss(self, values: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        loss = read_loss(self.loss)
+        losses: np.ndarray = loss.value(values, np.maximum(expected, loss.lower))
+        return losses
+
+    def _entry_fill(self, expected: np.ndarray) -> np.ndarray:
+        loss = read_loss(self.loss)
+        mean = loss.mean(np.maximum(expected, loss.lower))
+        # Zeros and ones have no mean among them.
+        return np.where(loss.accepts(mean), mean, np.nan)
+
     def _rows(self, problem: GeneralizedProblem) -> Array:
         """Return the coefficients of samples on the components."""
         others, scale = self._others()
