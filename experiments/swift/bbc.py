@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from experiments.runs import Store, command, environment, markdown, run_units, write_section
 from experiments.swift import bbc_report as report
 from experiments.swift.articles import N_DEVELOPMENT, POOL_SEED, load_articles, pools
-from experiments.swift.bbc_develop import ABLATION, develop, load_settings, settings_at
+from experiments.swift.bbc_develop import ABLATION, develop, load_settings
 from experiments.swift.bbc_work import FEW_LABELS, NOISE_LEVELS, RAW, do_unit, units
-from experiments.swift.methods import METHODS, OURS
+from experiments.swift.methods import METHODS, OURS, settings_at
 from experiments.tables import mean_table, plot_curves
 
 if TYPE_CHECKING:

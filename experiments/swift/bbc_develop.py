@@ -16,8 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from experiments.classify import SCALINGS
 from experiments.runs import Store, run_units
 from experiments.swift.articles import Construction
@@ -86,15 +84,6 @@ def load_settings() -> dict[str, Any]:
         raise SystemExit(message)
     settings: dict[str, Any] = json.loads(SETTINGS.read_text(encoding="utf-8"))
     return settings
-
-
-def settings_at(chosen: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Return the parameters and the scaling at a rank, those of the nearest that was tuned."""
-    tuned = [int(r) for r in chosen["ranks"]]
-    # Of two equally near ones, in the ratio of the ranks, the larger.
-    nearest = min(tuned, key=lambda r: (round(abs(np.log(r / rank)), 9), -r))
-    parameters = chosen["ranks"][str(nearest)]["parameters"]
-    return {"parameters": parameters, "scaling": chosen["scaling"]}
 
 
 def _run(

@@ -113,6 +113,15 @@ def method_of(name: str) -> Method:
     return METHODS[name]
 
 
+def settings_at(chosen: dict[str, Any], rank: int) -> dict[str, Any]:
+    """Return the parameters and the scaling at a rank, those of the nearest that was tuned."""
+    tuned = [int(r) for r in chosen["ranks"]]
+    # Of two equally near ones, in the ratio of the ranks, the larger.
+    nearest = min(tuned, key=lambda r: (round(abs(np.log(r / rank)), 9), -r))
+    parameters = chosen["ranks"][str(nearest)]["parameters"]
+    return {"parameters": parameters, "scaling": chosen["scaling"]}
+
+
 @dataclass(frozen=True)
 class Part:
     """Samples as a fit needs them."""
