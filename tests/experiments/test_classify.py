@@ -38,7 +38,7 @@ def test_a_strong_penalty_leaves_the_intercept():
     assert path.coefficients_.shape == (1, 1, 9)
     assert not path.coefficients_[0, 0, :-1].any()
     assert path.coefficients_[0, 0, -1] == pytest.approx(
-        np.log(y.mean() / (1 - y.mean())), rel=1e-3
+        np.log(y.mean() / (1 - y.mean())), rel=1e-2
     )
 
 
