@@ -17,6 +17,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from experiments.runs import Store, command, environment, markdown, run_units, write_section
 from experiments.swift import bbc_report as report
 from experiments.swift.articles import N_DEVELOPMENT, POOL_SEED, load_articles, pools
@@ -26,8 +28,6 @@ from experiments.swift.methods import METHODS, OURS, settings_at
 from experiments.tables import mean_table, plot_curves
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     Unit = dict[str, Any]
 
 HERE = Path(__file__).parent
@@ -45,10 +45,12 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=5, help="samples of 400 articles")
     parser.add_argument("--starts", type=int, default=3, help="random starts (table1)")
     parser.add_argument("--ranks", type=numbers, default=(5, 10, 20, 30, 40))
-    parser.add_argument("--noise-rank", type=int, default=40, help="the rank of the noise curves")
+    parser.add_argument("--noise-rank", type=int, default=40, help="of the noise curves and extra")
+    parser.add_argument("--cost-ranks", type=numbers, default=(10, 40), help="of table5")
     parser.add_argument("--methods", type=words, default=tuple(METHODS), help="names, by commas")
     parser.add_argument("--tune-ranks", type=numbers, default=(10, 40), help="of development")
     parser.add_argument("--tune-samples", type=int, default=2, help="development samples")
+    parser.add_argument("--tune-folds", type=int, default=3, help="folds of each of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--max-minutes", type=float, default=60.0, help="per part")
     options = parser.parse_args(arguments)
@@ -110,15 +112,15 @@ def evaluation_units(
     elif part == "table5":
         kinds = [
             {"method": OURS, "cost": cost, "rank": rank, **settings_at(chosen, rank)}
-            for cost, chosen in {"chosen": tuned[OURS], **settings["ablation"]}.items()
-            for rank in options.ranks
+            for cost, chosen in settings["ablation"].items()
+            for rank in options.cost_ranks
         ]
     elif part == "noise":
         rank = options.noise_rank
         kinds = [
             {"method": name, "rank": rank, "noise": noise, **settings_at(tuned[name], rank)}
             for name in options.methods
-            for noise in (0.0, *NOISE_LEVELS)
+            for noise in NOISE_LEVELS
         ]
     else:
         return _extra_units(options, settings)
@@ -133,42 +135,43 @@ def _extra_units(options: argparse.Namespace, settings: dict[str, Any]) -> list[
     counts of the words on the diagonal.
     """
     tuned = settings["methods"]
+    rank = options.noise_rank
+    ours = settings_at(tuned[OURS], rank)
+    variants = {
+        "chosen costs": settings["costs"],
+        "words from development": {**settings["costs"], "features": "development"},
+        "articles from text": {**settings["costs"], "samples": "text"},
+    }
+    others = {
+        "whole articles": {},
+        "three sentences": {"n_sentences": 3},
+        "with the diagonal": {"diagonal": True},
+    }
     found: list[Unit] = []
-    for rank in options.ranks:
-        ours = settings_at(tuned[OURS], rank)
-        variants = {"chosen costs": settings["costs"]}
-        variants["words from development"] = {**settings["costs"], "features": "development"}
-        variants["articles from text"] = {**settings["costs"], "samples": "text"}
-        variants["both"] = {"samples": "text", "features": "development"}
-        others = {
-            "whole articles": {},
-            "three sentences": {"n_sentences": 3},
-            "with the diagonal": {"diagonal": True},
-        }
-        for title, other in others.items():
-            construction = {**settings["construction"], **other}
-            kinds = [
-                {
-                    "method": OURS,
-                    "variant": f"{OURS}, {name}",
-                    "text": title,
-                    "rank": rank,
-                    "parameters": {**ours["parameters"], "costs": costs},
-                    "scaling": ours["scaling"],
-                }
-                for name, costs in variants.items()
-            ]
-            kinds += [
-                {
-                    "method": name,
-                    "variant": name,
-                    "text": title,
-                    "rank": rank,
-                    **settings_at(tuned[name], rank),
-                }
-                for name in ("PoissonCP", "NonnegativeCP")
-            ]
-            found += units("extra", construction, kinds, samples=range(options.samples))
+    for title, other in others.items():
+        construction = {**settings["construction"], **other}
+        kinds = [
+            {
+                "method": OURS,
+                "variant": f"{OURS}, {name}",
+                "text": title,
+                "rank": rank,
+                "parameters": {**ours["parameters"], "costs": costs},
+                "scaling": ours["scaling"],
+            }
+            for name, costs in variants.items()
+        ]
+        kinds += [
+            {
+                "method": name,
+                "variant": name,
+                "text": title,
+                "rank": rank,
+                **settings_at(tuned[name], rank),
+            }
+            for name in ("PoissonCP", "NonnegativeCP")
+        ]
+        found += units("extra", construction, kinds, samples=range(options.samples))
     return found
 
 
@@ -190,13 +193,27 @@ def _write(
         ours = store.table(evaluation_units("table1", options, settings))
         ours = ours[ours["method"] == OURS] if len(ours) else ours
         return "classifiers of the raw tensor", report.raw_table(table, ours)
+    if part in ("table5", "noise"):
+        # The first start of table1 is the rest of these: the chosen costs, and no noise.
+        first = store.table(evaluation_units("table1", options, settings))
+        if len(first) == 0:
+            message = (
+                f"The part {part!r} is compared with 'table1': run that too, with the same ranks."
+            )
+            raise SystemExit(message)
+        first = first[first["start"] == 0]
     if part == "table5":
         costs = ["chosen", *ABLATION]
+        chosen = first[first["method"] == OURS].assign(cost="chosen")
+        chosen = chosen[chosen["rank"].isin(options.cost_ranks)]
+        table = pd.concat([chosen, table], ignore_index=True)
         figure = RUNS / "bbc_costs.png"
         plot_curves(table, costs, "rank", figure, column="cost", bold="chosen")
         return "costs", mean_table(table, costs, "chosen", column="cost", paper=report.PAPER)
     if part == "noise":
         title = f"noise (R = {options.noise_rank})"
+        quiet = first[first["rank"] == options.noise_rank].assign(noise=0.0)
+        table = pd.concat([quiet, table], ignore_index=True)
         plot_curves(table, names, "noise", RUNS / "bbc_noise.png", bold=OURS)
         return title, mean_table(table, names, OURS, across="noise")
     texts = []
@@ -217,8 +234,6 @@ def _origin(options: argparse.Namespace) -> str:
 
 def _describe_settings(settings: dict[str, Any]) -> str:
     """Return what development chose, as text."""
-    import pandas as pd
-
     lines = [
         f"`{command()}`",
         "",

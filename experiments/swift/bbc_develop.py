@@ -67,7 +67,7 @@ def develop(store: Store, options: Namespace) -> None:
                 tuple(
                     {**point, "costs": {"samples": cost, "features": cost}}
                     for point in METHODS[OURS].grid
-                    if point["epsilon"] in (0.1, 0.05, 0.01)
+                    if point["epsilon"] in (0.1, 0.05) and point["marginal_penalty"] < 10
                 ),
                 (_MIDDLE_RANK,),
             )
@@ -96,6 +96,7 @@ def _run(
             kinds,
             pool="development",
             samples=range(options.tune_samples),
+            folds=range(options.tune_folds),
         )
     )
     run_units(own, do_unit, store, jobs=options.jobs, max_minutes=options.max_minutes)
