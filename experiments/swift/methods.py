@@ -89,7 +89,8 @@ METHODS: dict[str, Method] = {
     "GeneralizedCP gamma": Method(
         "CP-Continuous",
         "GeneralizedCP",
-        {"init": "random", "loss": "gamma"},
+        # The gamma loss is for numbers above zero: zeros are not seen by it.
+        {"init": "random", "loss": "gamma", "missing": "unobserved"},
         tuple({"max_iter": n} for n in (30, 100)),
     ),
     "GeneralizedCP bernoulli": Method(
