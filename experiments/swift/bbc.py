@@ -92,22 +92,24 @@ def evaluation_units(
     if untuned and part in ("table1", "noise", "extra"):
         message = f"{untuned} have no settings yet: run the part 'develop' with them first."
         raise SystemExit(message)
-    starts = 1
     construction = settings["construction"]
     samples = range(options.samples)
     if part == "table1":
-        starts = options.starts
-        kinds = [
-            {
-                "method": name,
-                "rank": rank,
-                **settings_at(tuned[name], rank),
-                "few_labels": list(FEW_LABELS),
-            }
-            for name in options.methods
-            for rank in options.ranks
-        ]
-    elif part == "table2":
+        found: list[Unit] = []
+        for name in options.methods:
+            kinds = [
+                {
+                    "method": name,
+                    "rank": rank,
+                    **settings_at(tuned[name], rank),
+                    "few_labels": list(FEW_LABELS),
+                }
+                for rank in options.ranks
+            ]
+            starts = min(options.starts, METHODS[name].max_starts)
+            found += units(part, construction, kinds, samples=samples, starts=starts)
+        return found
+    if part == "table2":
         kinds = [{"method": name} for name in RAW]
     elif part == "table5":
         kinds = [
@@ -124,7 +126,7 @@ def evaluation_units(
         ]
     else:
         return _extra_units(options, settings)
-    return list(units(part, construction, kinds, samples=samples, starts=starts))
+    return list(units(part, construction, kinds, samples=samples))
 
 
 def _extra_units(options: argparse.Namespace, settings: dict[str, Any]) -> list[Unit]:

@@ -42,6 +42,8 @@ class Method:
         Whether the data is reduced to zero and one.
     supervised : bool
         Whether the fit is told the classes of the training samples.
+    max_starts : int
+        The largest number of starts: fewer for methods whose fits take long.
     """
 
     paper: str
@@ -50,6 +52,7 @@ class Method:
     grid: tuple[dict[str, Any], ...] = ({},)
     binary: bool = False
     supervised: bool = False
+    max_starts: int = 1000
 
 
 EPSILONS = (0.1, 0.05, 0.02, 0.01, 0.001)
@@ -99,6 +102,7 @@ METHODS: dict[str, Method] = {
         {"init": "random", "loss": "bernoulli"},
         tuple({"max_iter": n} for n in (30, 100)),
         binary=True,
+        max_starts=1,
     ),
     "PoissonCP": Method(
         "CP-APR", "PoissonCP", {"init": "random"}, tuple({"max_iter": n} for n in (20, 50, 200))
