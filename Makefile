@@ -60,4 +60,4 @@ docs: $(VENV)/.installed-docs
 
 clean:
 	rm -rf $(VENV) $(BENCH_VENV) demo docs/_build docs/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
-	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks examples experiments -name __pycache__ -type d -prune -exec rm -rf {} +

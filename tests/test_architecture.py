@@ -198,14 +198,14 @@ PUBLIC = {
     "polyad.cp.similarity": ["SimilarityCP"],
     "polyad.cp.stochastic": ["StochasticCP"],
     "polyad.cp.supervised": ["SupervisedCP"],
-    "polyad.datasets": ["load_digits", "make_low_rank", "make_sparse"],
+    "polyad.datasets": ["add_noise", "load_digits", "make_low_rank", "make_sparse"],
     "polyad.fitting": [
         *("Checkpoint", "FitOptions", "FitResult", "History", "Iteration", "Resumable", "Solver"),
         "fit_best",
     ],
     "polyad.io": [
         *("from_pyttb", "from_sparse", "from_tensorly", "from_xarray", "load", "read_tns"),
-        *("to_pyttb", "to_sparse", "to_tensorly", "to_xarray", "write_tns"),
+        *("to_pyttb", "to_sparse", "to_tensorly", "tensor_from_events", "to_xarray", "write_tns"),
     ],
     "polyad.metrics": [
         *("FeatureEvaluation", "core_consistency", "evaluate_features", "explained_variation"),

@@ -2,5 +2,6 @@
 
 from polyad.datasets.digits import load_digits
 from polyad.datasets.generators import make_low_rank, make_sparse
+from polyad.datasets.noise import add_noise
 
-__all__ = ["load_digits", "make_low_rank", "make_sparse"]
+__all__ = ["add_noise", "load_digits", "make_low_rank", "make_sparse"]

@@ -1,5 +1,6 @@
 """Files, and the objects of other packages."""
 
+from polyad.io.events import tensor_from_events
 from polyad.io.interchange import (
     from_pyttb,
     from_sparse,
@@ -20,6 +21,7 @@ __all__ = [
     "from_xarray",
     "load",
     "read_tns",
+    "tensor_from_events",
     "to_pyttb",
     "to_sparse",
     "to_tensorly",

@@ -35,7 +35,7 @@ Duplicates = Literal["sum", "count", "error"]
 
 
 @dataclass(frozen=True)
-class _Column:
+class Column:
     """A column as pandas sees it, and its type as the user's library names it."""
 
     name: str
@@ -59,7 +59,7 @@ def read_long_table(
     """
     modes = as_mode_names(modes)
     _check_request(modes, value, duplicates, labels, unknown)
-    columns = _columns(frame, [*modes, *([] if value is None else [value])])
+    columns = read_columns(frame, [*modes, *([] if value is None else [value])])
     n_rows = len(columns[0].series)
     if n_rows == 0:
         message = "The table has no rows. Give at least one row, or build the tensor from an array."
@@ -150,38 +150,49 @@ def _check_request(
         raise InvalidInputError(message)
 
 
-def _columns(frame: object, names: Sequence[str]) -> list[_Column]:
-    """Take the named columns out of a pandas or polars table."""
+def read_columns(frame: object, names: Sequence[str], *, table: str = "frame") -> list[Column]:
+    """Take the named columns out of a pandas or polars table.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame or polars.DataFrame
+        The table.
+    names : sequence of str
+        The columns that are wanted, each of which it must have once.
+    table : str
+        What the messages call the table: the name of the argument.
+    """
     import pandas as pd
 
-    table: Any = frame
+    given: Any = frame
     from_polars = type(frame).__module__.partition(".")[0] == "polars"
     if from_polars and type(frame).__name__ == "LazyFrame":
-        message = "A polars LazyFrame has no rows yet. Give frame.collect()."
+        message = f"A polars LazyFrame has no rows yet. Give {table}.collect()."
         raise InvalidTypeError(message)
     if not isinstance(frame, pd.DataFrame) and not (from_polars and hasattr(frame, "columns")):
         message = (
-            f"frame must be a pandas or polars DataFrame, got {type(frame).__name__}. Convert "
-            "it first, for example pandas.DataFrame(frame)."
+            f"{table} must be a pandas or polars DataFrame, got {type(frame).__name__}. Convert "
+            f"it first, for example pandas.DataFrame({table})."
         )
         raise InvalidTypeError(message)
-    available = list(table.columns)
+    title = "The table" if table == "frame" else f"The table {table}"
+    available = list(given.columns)
     absent = [name for name in names if name not in available]
     if absent:
-        message = f"The table has no column {absent[0]!r}; it has {available}."
-        if not from_polars and absent[0] in table.index.names:
-            message += " It is in the index: give frame.reset_index()."
+        message = f"{title} has no column {absent[0]!r}; it has {available}."
+        if not from_polars and absent[0] in given.index.names:
+            message += f" It is in the index: give {table}.reset_index()."
         raise InvalidInputError(message)
     repeated = [name for name in names if available.count(name) > 1]
     if repeated:
-        message = f"The table has more than one column {repeated[0]!r}. Rename or drop one."
+        message = f"{title} has more than one column {repeated[0]!r}. Rename or drop one."
         raise InvalidInputError(message)
     if from_polars:
-        return [_from_polars(name, table[name]) for name in names]
-    return [_Column(name, table[name], str(table[name].dtype)) for name in names]
+        return [_from_polars(name, given[name]) for name in names]
+    return [Column(name, given[name], str(given[name].dtype)) for name in names]
 
 
-def _from_polars(name: str, series: Any) -> _Column:
+def _from_polars(name: str, series: Any) -> Column:
     """Convert one polars column by way of NumPy, so that pyarrow is not needed."""
     import pandas as pd
 
@@ -207,10 +218,10 @@ def _from_polars(name: str, series: Any) -> _Column:
         column = pd.Series(series.cast(float).to_numpy())
     else:
         column = pd.Series(series.to_numpy())
-    return _Column(name, column, str(dtype))
+    return Column(name, column, str(dtype))
 
 
-def _values(column: _Column) -> NDArray[Any]:
+def _values(column: Column) -> NDArray[Any]:
     """Return the value column as floats, all finite."""
     import pandas as pd
 
@@ -234,7 +245,7 @@ def _values(column: _Column) -> NDArray[Any]:
     return values
 
 
-def _encode(column: _Column) -> tuple[NDArray[Any], NDArray[Any]]:
+def _encode(column: Column) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the label number of each row and the labels: sorted, or a category's own order."""
     import pandas as pd
 
@@ -271,7 +282,7 @@ def _encode(column: _Column) -> tuple[NDArray[Any], NDArray[Any]]:
     return rank[codes], labels[order]
 
 
-def _unsortable(column: _Column) -> InvalidTypeError:
+def _unsortable(column: Column) -> InvalidTypeError:
     types = sorted({type(x).__name__ for x in column.series.dropna().iloc[:100_000]})
     message = (
         f"Column {column.name!r} holds values of types {types}, which cannot be sorted as "

@@ -1,0 +1,1 @@
+"""Experiments on real data: one command each, results in a RESULTS.md beside it."""

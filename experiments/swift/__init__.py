@@ -1,0 +1,1 @@
+"""The experiments of the SWIFT paper: BBC News, patients, scaling."""
