@@ -9,11 +9,11 @@ taken as a whole instead, each cell once, and adds no error.
 How this differs from the paper:
 
 1. Stored cells are drawn one from each of equal parts of their sorted list, not from all of it.
-   That is as free of bias, has a lower variance, since slices get their share, and reads memory
-   in order, which saves most of the time.
+   That is as free of bias, gives slices their share, and reads memory in order.
 2. A cell of the second stratum that turns out to be stored is looked up in a hash table and drawn
-   again. The semi-stratified scheme, which saves that by correcting the stored cells, has the
-   higher variance, and evaluates the loss twice at each of these.
+   again. The semi-stratified scheme saves the lookup by correcting the stored cells. Its variance
+   is the same if few cells are stored and higher otherwise, and with the control variate (see
+   ``tangent``) so few zeros are drawn that the lookup hardly counts.
 3. If the second stratum is the smaller one, its cells are listed and drawn like the stored ones,
    so that the search for a cell never is long.
 """
@@ -138,7 +138,7 @@ class Sampler:
     def draw_many(self, seed: int, counters: range) -> list[Sample]:
         """Return the samples of several counters, drawn on several threads.
 
-        They are overwritten by the next call. Memory that is used again saves a third of the time.
+        They are overwritten by the next call, which uses their memory again.
 
         Parameters
         ----------
