@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from benchmarks import race
 from benchmarks.cases import CASES
 from benchmarks.worker import is_slow
 
@@ -114,6 +115,9 @@ def main(words: list[str]) -> None:
     for case in CASES:
         if all(word in case for word in words):
             compare(case)
+    for case in race.RACES:
+        if all(word in case for word in words):
+            race.compare(case)
 
 
 if __name__ == "__main__":
