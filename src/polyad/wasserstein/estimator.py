@@ -115,7 +115,7 @@ class WassersteinCP(CPFamily):
         Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
         True stops the fit.
     verbose : int, default=0
-        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad``.
+        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
 
     Attributes
     ----------
@@ -171,6 +171,7 @@ class WassersteinCP(CPFamily):
     (20, 2)
     """
 
+    _score_name: ClassVar[str] = "negative loss per sample"
     costs_: list[Array | None]
     # The name of the cost of the samples, if it has one.
     _sample_rule: str | None

@@ -83,7 +83,7 @@ class PoissonCP(CPFamily):
         Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
         True stops the fit.
     verbose : int, default=0
-        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad``.
+        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
 
     Attributes
     ----------
@@ -144,6 +144,7 @@ class PoissonCP(CPFamily):
     """
 
     _accepts_nan: ClassVar[bool] = True
+    _score_name: ClassVar[str] = "explained deviance"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "solver": [StrOptions({"mu", "pdnr"})],
