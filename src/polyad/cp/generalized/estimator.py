@@ -78,9 +78,10 @@ class GeneralizedCP(CPFamily):
         is estimated from a fixed sample. ``'auto'`` takes it where all cells are too many to visit.
     init : {'random', 'svd'}, KruskalTensor, (weights, factors) or list, default='random'
         Where to start: random numbers whose model has the level of the data, singular vectors (for
-        ``'gaussian'`` and ``'huber'``), or a list of given factors.
+        ``'gaussian'``, and ``'huber'`` without a bound), or given factors.
     n_init : int, default=1
-        How often to fit; the fit with the lowest objective is kept.
+        How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
+        first start is that one and the others are random.
     max_iter : int, default=1000
         The largest number of iterations.
     tol : float, default=1e-7

@@ -132,6 +132,8 @@ class SimilarityCP(NonnegativeFamily):
         The number of sweeps.
     status_ : Status
         How the fit ended.
+    n_samples_seen_ : int
+        The number of samples of ``fit``.
 
     Notes
     -----

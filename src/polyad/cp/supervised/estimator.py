@@ -39,9 +39,13 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     Minimises
 
     .. math:: \tfrac12 \Big\|X - \sum_{r=1}^R a_r \circ b_r \circ \dots\Big\|^2
-        + \tfrac{\alpha}{2} \|X\|^2 \Big(\tfrac{1}{n} \sum_{i \in L} \ell\big(y_i;\,
-        \tfrac{1}{\sigma} a_i V + c\big) + \tfrac{\rho}{2} \|V\|^2\Big)
+        + \tfrac{\alpha}{2} \|X\|^2 D
         + \sum_k \lambda_k \sum_{ir} A^{(k)}_{ir} + \tfrac{\mu}{2} \|A\|^2
+
+    with the loss of the labels
+
+    .. math:: D = \tfrac{1}{n} \sum_{i \in L} \ell\big(y_i;\, \tfrac{1}{\sigma} a_i V + c\big)
+        + \tfrac{\rho}{2} \|V\|^2
 
     over nonnegative factors, weights :math:`V` and intercept :math:`c`. :math:`L` are the
     :math:`n` samples with a label, :math:`\ell` is the (multinomial) logistic loss of the class
@@ -131,6 +135,8 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         The number of sweeps.
     status_ : Status
         How the fit ended.
+    n_samples_seen_ : int
+        The number of samples of ``fit``.
 
     Notes
     -----
