@@ -2,6 +2,7 @@
 
 import decimal
 import fractions
+from pathlib import Path
 
 import array_api_strict
 import numpy as np
@@ -286,8 +287,11 @@ def test_what_numpy_can_convert_is_accepted():
         (Shaped(), "Shaped"),
         (KruskalTensor(np.ones(1), [np.ones((2, 1))] * 2), "KruskalTensor"),
         ({1, 2}, "not a number"),
-        ((x for x in [1]), "not a number"),
         (CP(2), "not a number"),
+        ("samples.npy", r"str\. A path is not read: .*mmap_mode='r'.*StochasticCP"),
+        (Path("samples.npy"), r"Path\. A path is not read"),
+        (iter([TABLE]), "list_iterator, which gives its parts one by one. StochasticCP"),
+        ((part for part in [TABLE]), r"generator.*np\.concatenate\(list\(X\)\)"),
         (np.asmatrix(TABLE), r"np\.asarray\(X\)"),
         (np.array([[{}, {}]], dtype=object), "not a number.*dict"),
         (torch.eye(3).to_sparse(), "layout torch.sparse_coo"),

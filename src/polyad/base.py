@@ -46,6 +46,8 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     #: Whether NaN in dense input means a missing entry.
     _accepts_nan: ClassVar[bool] = False
+    #: What ``score`` returns, in words.
+    _score_name: ClassVar[str] = "explained variation"
     #: Parameters that a saved model leaves out, because they are code or places of one machine.
     _unsaved_parameters: ClassVar[tuple[str, ...]] = ("callbacks", "checkpoint")
 
@@ -57,6 +59,11 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     status_: Status
     n_iter_: int
     objective_: float
+
+    @property
+    def _values_are_means(self) -> bool:
+        """Whether the values of ``kruskal_`` are means of the data, and not odds or logarithms."""
+        return True
 
     def _validate_fit(self, X: Any, *, mask: Any = None) -> TensorInput:
         """Validate training data; what was fitted before stays until the new fit is done."""

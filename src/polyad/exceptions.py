@@ -89,7 +89,8 @@ _ADVICE = {
     Status.MAX_ITER: (
         "The fit used all of its max_iter iterations while the objective was still changing. "
         "Increase max_iter, or loosen tol if the last values of history_ are good enough. If "
-        "weights_ keep growing, components cancel each other: a small ridge stops that."
+        "weights_ keep growing, components cancel each other: fewer components stop that, and so "
+        "does a small ridge in estimators that have one."
     ),
     Status.TIME_BUDGET: (
         "The time_budget ran out while the objective was still changing. The best state so far "
@@ -104,9 +105,10 @@ _ADVICE = {
     Status.STOPPED: "A callback asked the fit to stop.",
     Status.STALLED: (
         "The objective rose although each step should lower it: the numerical limit of the data "
-        "type is reached. Use float64 input, a ridge above zero, or fewer components."
+        "type is reached. Use float64 input, fewer components, or a ridge above zero in estimators "
+        "that have one."
     ),
     Status.DIVERGED: (
-        "The objective grew beyond its starting value. Lower the learning rate or add a ridge."
+        "The objective grew beyond its starting value. Lower learning_rate or raise ridge."
     ),
 }

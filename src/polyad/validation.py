@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence, Set
+import os
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -202,7 +203,20 @@ def _plain(data: Any) -> TensorInput:
 
 
 def _from_sequence(X: Any) -> np.ndarray:
-    if isinstance(X, (str, bytes, dict)) or X is None or callable(X):
+    if isinstance(X, (str, os.PathLike)):
+        message = (
+            f"X is a {type(X).__name__}. A path is not read: open an array with "
+            "np.load(path, mmap_mode='r') and give it to StochasticCP if it is larger than memory, "
+            "a .tns file with polyad.io.read_tns(path), a table with pandas."
+        )
+        raise InvalidTypeError(message)
+    if isinstance(X, Iterator):
+        message = (
+            f"X is a {type(X).__name__}, which gives its parts one by one. StochasticCP fits such "
+            "batches; other estimators need one array, such as np.concatenate(list(X))."
+        )
+        raise InvalidTypeError(message)
+    if isinstance(X, (bytes, dict)) or X is None or callable(X):
         message = f"X is a {type(X).__name__}. {_ACCEPTED}"
         raise InvalidTypeError(message)
     try:

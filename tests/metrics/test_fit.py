@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.sparse import coo_array
 
-from polyad import CP, KruskalTensor, LabelledTensor
+from polyad import CP, GeneralizedCP, KruskalTensor, LabelledTensor
 from polyad.datasets import make_low_rank
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.metrics import explained_variation, poisson_deviance, reading, relative_error
@@ -163,3 +163,14 @@ def test_errors_say_what_is_needed():
         relative_error(X, 3)
     with pytest.raises(InvalidInputError, match="same number of components"):
         relative_error(X, (np.ones(3), truth.factors))
+
+
+@pytest.mark.parametrize("loss", ["bernoulli", "poisson-log", "negative-binomial"])
+def test_models_of_odds_and_logarithms_are_not_compared_with_data(loss):
+    X = np.random.default_rng(0).integers(0, 2, (8, 5, 4)).astype(float)
+    model = GeneralizedCP(1, loss=loss, ridge=0.1, random_state=0).fit(X)
+    for metric in (explained_variation, relative_error, poisson_deviance):
+        with pytest.raises(InvalidInputError, match=r"not means.*model\.score\(X\)"):
+            metric(X, model)
+    model = GeneralizedCP(1, loss="poisson", random_state=0).fit(X)
+    assert explained_variation(X, model) > 0

@@ -163,6 +163,27 @@ def test_a_title_and_the_score_on_given_data(model, page, tmp_path):
     assert "the page before" not in other.source
 
 
+def test_the_score_is_called_what_it_is(tmp_path):
+    X, _ = make_low_rank(SHAPE, 2, nonnegative=True, random_state=0)
+    y = np.arange(SHAPE[0]) % 2
+    for model, name, classes in [
+        (polyad.PoissonCP(1, random_state=0).fit(X), "explained deviance", None),
+        (polyad.WassersteinCP(1, random_state=0).fit(X), "negative loss per sample", None),
+        (polyad.SupervisedCP(1, random_state=0).fit(X, y), "accuracy", y),
+    ]:
+        page = page_of(model, tmp_path, X=X, y=classes)
+        score = page.cells[page.cells.index(f"score ({name}) on the data given") + 1]
+        assert score == f"{model.score(X) if classes is None else model.score(X, y):.4f}"
+
+
+def test_a_classifier_needs_the_classes_for_its_score(tmp_path):
+    X, _ = make_low_rank(SHAPE, 2, nonnegative=True, random_state=0)
+    model = polyad.SupervisedCP(1, random_state=0).fit(X, np.arange(SHAPE[0]) % 2)
+    with pytest.raises(InvalidInputError, match="is its accuracy: give y"):
+        write_report(model, tmp_path / "report.html", X=X)
+    assert not (tmp_path / "report.html").exists()
+
+
 def test_parameters_are_listed(model, page):
     assert page.cells[page.cells.index("n_components") + 1] == "3"
     assert page.cells[page.cells.index("init") + 1] == "'svd'"

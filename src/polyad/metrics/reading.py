@@ -93,6 +93,13 @@ def compare(X: Any, model: Any, *, missing: Missing | None = None) -> Comparison
         message = f"missing={missing!r} is not known; give 'zero' or 'unobserved'."
         raise InvalidInputError(message)
     kruskal = read_kruskal(model)
+    if isinstance(model, TensorEstimator) and not model._values_are_means:
+        message = (
+            f"The values of this {type(model).__name__} are not means of the data but, for "
+            "example, odds or logarithms, which cannot be compared with it. model.score(X) is its "
+            "explained deviance; model.inverse_transform(model.transform(X)) are the means."
+        )
+        raise InvalidInputError(message)
     if isinstance(model, TensorEstimator) and len(given.shape) == kruskal.ndim:
         given = _samples_in_the_order_of(model, model._aligned(given))
     if kruskal.shape != given.shape:

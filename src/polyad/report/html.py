@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from polyad._version import __version__
 from polyad.arrays import to_numpy
+from polyad.exceptions import InvalidInputError
 from polyad.files import replacing
 from polyad.report.plots import (
     leading_components,
@@ -50,6 +52,7 @@ def write_report(
     path: str | os.PathLike[str],
     *,
     X: Any = None,
+    y: Any = None,
     title: str | None = None,
     top: int = 8,
     max_components: int = 20,
@@ -64,6 +67,8 @@ def write_report(
         The ``.html`` file to create or replace. It holds its pictures and needs no network.
     X : tensor-like, optional
         Data to report the model's score on.
+    y : array of shape (n_samples,), optional
+        The classes of these samples, for a model that predicts classes.
     title : str, optional
         The heading.
     top : int
@@ -77,6 +82,7 @@ def write_report(
         The file.
     """
     check_is_fitted(model)
+    facts = _facts(model, X, y)
     target = Path(path)
     heading = html.escape(title or f"{type(model).__name__} with {len(model.weights_)} components")
     kind = "" if model.status_.is_success else " warning"
@@ -86,7 +92,7 @@ def write_report(
         f'<p class="status{kind}"><b>{html.escape(model.status_.value)}</b>: '
         f"{html.escape(model.status_.advice)}</p>",
         "<h2>Fit</h2>",
-        _table(_facts(model, X)),
+        _table(facts),
         _image(plot_history(model), "Objective at each iteration"),
         "<h2>Components</h2>",
         _image(pictures, "The leading entries of each component in each mode"),
@@ -108,7 +114,7 @@ def write_report(
     return target
 
 
-def _facts(model: TensorEstimator, X: Any) -> list[tuple[str, str]]:
+def _facts(model: TensorEstimator, X: Any, y: Any) -> list[tuple[str, str]]:
     shape = [int(factor.shape[0]) for factor in model.factors_]
     names = [mode_title(model, mode) for mode in range(len(shape))]
     sizes = " × ".join(f"{size} ({name})" for size, name in zip(shape, names, strict=True))
@@ -119,7 +125,14 @@ def _facts(model: TensorEstimator, X: Any) -> list[tuple[str, str]]:
         ("time", f"{model.history_.seconds:.2f} s"),
     ]
     if X is not None:
-        facts.append(("score (explained variation) on the data given", f"{model.score(X):.4f}"))
+        if y is None and is_classifier(model):
+            message = (
+                f"The score of {type(model).__name__} is its {model._score_name}: give y, the "
+                "classes of the samples of X, or leave out X."
+            )
+            raise InvalidInputError(message)
+        score = model.score(X) if y is None else model.score(X, y)
+        facts.append((f"score ({model._score_name}) on the data given", f"{score:.4f}"))
     return facts
 
 

@@ -90,7 +90,7 @@ class WassersteinCP(CPFamily):
         How many gigabytes a fit may take beyond the data. Marginals that do not fit are computed
         again when they are needed.
     init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
-        Where to start: positive random numbers, or given factors, which must not be negative.
+        Where to start: positive random numbers, or given nonnegative factors.
     n_init : int, default=1
         How often to fit; the fit with the lowest objective is kept.
     max_iter : int, default=200
@@ -115,14 +115,14 @@ class WassersteinCP(CPFamily):
         Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
         True stops the fit.
     verbose : int, default=0
-        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad``.
+        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
 
     Attributes
     ----------
     weights_ : array of shape (n_components,)
         The size of each component, decreasing.
     factors_ : list of arrays of shape (n_k, n_components)
-        One factor per mode, not negative, with columns of length one.
+        One nonnegative factor per mode, with columns of length one.
     components_ : array of shape (n_components, n_1, n_2, ...)
         The pattern of each component over the modes other than the samples.
     kruskal_ : KruskalTensor
@@ -152,7 +152,9 @@ class WassersteinCP(CPFamily):
     ``O(n_components)`` for each cell of a fibre with a nonzero; the tensor is never made dense if
     its nonzero fibres are fewer. The entropy makes the loss depend on the unit of the data:
     where ``epsilon`` is not small against ``marginal_penalty``, scale the data to entries of
-    order one. Arrays of other namespaces, such as torch, are converted and give NumPy arrays.
+    order one. There are no missing entries: NaN is refused, and what sparse data does not store is
+    zero. ``score`` is minus the loss per sample, which has no best value of 1. Arrays of other
+    namespaces, such as torch, are converted and give NumPy arrays.
     ``fit(X).transform(X)`` equals ``fit_transform(X)`` unless mode 0 is fixed. With a cost between
     the samples, the features of a sample depend on the others that are transformed with it.
 
@@ -171,10 +173,11 @@ class WassersteinCP(CPFamily):
     (20, 2)
     """
 
+    _score_name: ClassVar[str] = "negative loss per sample"
     costs_: list[Array | None]
     # The name of the cost of the samples, if it has one.
     _sample_rule: str | None
-    # Only stored entries that are zero are known to be zero, and so are all others.
+    # Entries that are not stored are zero. This is no parameter: the loss needs whole fibres.
     missing: Missing = "zero"
 
     _unsaved_parameters: ClassVar[tuple[str, ...]] = (*CPFamily._unsaved_parameters, "costs")

@@ -13,7 +13,15 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import d2_log_loss_score, d2_tweedie_score
 
-from polyad import CP, GeneralizedCP, LabelledTensor, Status, factor_match_score, load
+from polyad import (
+    CP,
+    GeneralizedCP,
+    KruskalTensor,
+    LabelledTensor,
+    Status,
+    factor_match_score,
+    load,
+)
 from polyad.cp.generalized import BetaDivergenceLoss, CustomLoss, HuberLoss, NegativeBinomialLoss
 from polyad.exceptions import DataWarning, PolyadError
 from tests.cp.generalized.examples import (
@@ -263,6 +271,20 @@ def test_huber_ignores_outliers():
     assert factor_match_score(squares.kruskal_, truth) < 0.95
 
 
+def test_huber_can_be_kept_from_being_negative():
+    generator = np.random.default_rng(0)
+    factors = [generator.random((n, 2)) * (generator.random((n, 2)) < 0.6) for n in (20, 12, 10)]
+    truth = KruskalTensor(np.array([5.0, 5.0]), factors)
+    data = truth.to_dense() + 0.1 * generator.standard_normal((20, 12, 10))
+    data = np.where(generator.random(data.shape) < 0.05, 100.0, data)
+    free = fitted("huber", data, n_components=2, loss=HuberLoss(0.2))
+    bounded = fitted("huber", data, n_components=2, loss=HuberLoss(0.2, nonnegative=True), n_init=3)
+    assert min(factor.min() for factor in free.factors_) < 0
+    assert min(factor.min() for factor in bounded.factors_) >= 0
+    assert (bounded.transform(data) >= 0).all()
+    assert factor_match_score(bounded.kruskal_, truth) > 0.98
+
+
 def test_scores_are_those_of_scikit_learn():
     X = data_for("gamma")
     model = fitted("gamma", X)
@@ -301,7 +323,10 @@ def test_fixed_modes_and_warm_start():
 
 @pytest.mark.parametrize(
     "loss",
-    ["gamma", "bernoulli", HuberLoss(0.3), BetaDivergenceLoss(1.5), NegativeBinomialLoss(2.0)],
+    [
+        *("gamma", "bernoulli", HuberLoss(0.3), HuberLoss(0.3, nonnegative=True)),
+        *(BetaDivergenceLoss(1.5), NegativeBinomialLoss(2.0)),
+    ],
     ids=str,
 )
 def test_save_and_load(tmp_path, loss):

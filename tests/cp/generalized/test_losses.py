@@ -233,6 +233,9 @@ def test_reading():
     assert read_loss("gaussian") == GaussianLoss()
     assert read_loss(HuberLoss(2.0)).threshold == 2.0
     assert read_loss("huber").divided(4.0) == HuberLoss(0.25)
+    bounded = HuberLoss(1.0, nonnegative=True).divided(4.0)
+    assert (bounded, bounded.lower) == (HuberLoss(0.25, nonnegative=True), 0.0)
+    assert HuberLoss().lower == -math.inf
     assert "lower=0.0" in repr(CustomLoss(np.add, np.add, lower=0.0))
 
 
@@ -242,6 +245,7 @@ def test_reading():
         (lambda: read_loss("logistic"), "'logistic' is not known. Give one of 'gaussian', 'poiss"),
         (lambda: read_loss(3), "loss is a int. Give a name"),
         (lambda: HuberLoss(0.0), "above zero as threshold, got 0.0"),
+        (lambda: HuberLoss(1.0, nonnegative=0.0), "True or False as nonnegative, got 0.0"),
         (lambda: HuberLoss("1"), "above zero as threshold, got '1'"),
         (lambda: NegativeBinomialLoss(-1.0), "above zero as failures"),
         (lambda: BetaDivergenceLoss(math.nan), "finite number as beta"),

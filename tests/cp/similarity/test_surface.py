@@ -87,7 +87,7 @@ def test_tables_are_matched_by_label():
         ([S, None], "2 entries for 3 modes"),
         ({0: np.ones((10, 10))}, "entry for mode 0, the samples"),
         ({3: S}, r"entry for mode 3; there are 0..2"),
-        ({"code": S}, "the names of the modes are: none"),
+        ({"code": S}, "the data has the numbers 0 to 2, for its modes have no names"),
         ({1.5: S}, "has the key 1.5"),
         ({1: S, -2: S}, "names mode 1 twice"),
         ({1: S[:4]}, r"The similarity of mode 1 has the shape \(4, 5\); \(5, 5\) is needed"),

@@ -76,12 +76,12 @@ class GeneralizedCP(CPFamily):
         ``'lbfgs'`` is a quasi-Newton method with exact gradients. ``'adam'`` is for sparse data
         whose other entries are zeros: stochastic gradients over random cells, and an objective that
         is estimated from a fixed sample. ``'auto'`` takes it where all cells are too many to visit.
-    init : {'random', 'svd'}, KruskalTensor, (weights, factors) or list of factors, \
-default='random'
+    init : {'random', 'svd'}, KruskalTensor, (weights, factors) or list, default='random'
         Where to start: random numbers whose model has the level of the data, singular vectors (for
-        ``'gaussian'`` and ``'huber'``), or given factors.
+        ``'gaussian'``, and ``'huber'`` without a bound), or given factors.
     n_init : int, default=1
-        How often to fit; the fit with the lowest objective is kept.
+        How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
+        first start is that one and the others are random.
     max_iter : int, default=1000
         The largest number of iterations.
     tol : float, default=1e-7
@@ -118,7 +118,7 @@ default='random'
         Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
         True stops the fit.
     verbose : int, default=0
-        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad``.
+        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
 
     Attributes
     ----------
@@ -187,6 +187,7 @@ default='random'
     """
 
     _accepts_nan: ClassVar[bool] = True
+    _score_name: ClassVar[str] = "explained deviance"
     # The power of two that the data of the fit was divided by, and whether the rows of samples
     # visit all zeros that are not stored: new samples are treated in the same way.
     _exponent: int
@@ -292,6 +293,10 @@ default='random'
         if worst <= rounding:
             return 1.0 if deviance <= rounding else 0.0
         return float(1.0 - deviance / worst)
+
+    @property
+    def _values_are_means(self) -> bool:
+        return read_loss(self.loss).has_means
 
     def _entry_loss(self, values: np.ndarray, expected: np.ndarray) -> np.ndarray:
         loss = read_loss(self.loss)

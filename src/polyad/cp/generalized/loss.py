@@ -92,6 +92,11 @@ class Loss(ABC):
         """Return the mean of the data for a model value."""
         return m
 
+    @property
+    def has_means(self) -> bool:
+        """Whether a model value is the mean of the data itself."""
+        return type(self).mean is Loss.mean
+
     def constant(self, mean: float) -> float | None:
         """Return the best model value for data of a given mean, or None if that takes a search."""
         return mean
@@ -193,6 +198,11 @@ class CustomLoss(Loss):
         """Return what the given function says, or the model value."""
         given = self._given.get("mean")
         return m if given is None else given(m)
+
+    @property
+    def has_means(self) -> bool:
+        """Whether no function was given that makes means of model values."""
+        return "mean" not in self._given
 
     def constant(self, mean: float) -> float | None:
         """Return None: it takes a search."""

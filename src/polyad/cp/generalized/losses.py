@@ -173,13 +173,22 @@ class HuberLoss(Loss):
     ----------
     threshold : float, default=1.0
         The error, in the unit of the data, beyond which an entry counts as an outlier.
+    nonnegative : bool, default=False
+        Whether factors, and so model values, are kept from being negative. The data may have any
+        sign.
     """
 
     threshold: float = 1.0
+    nonnegative: bool = False
     name = "huber"
 
     def __post_init__(self) -> None:
         check_above_zero("HuberLoss", "threshold", self.threshold)
+        if not isinstance(self.nonnegative, bool):
+            message = f"HuberLoss needs True or False as nonnegative, got {self.nonnegative!r}."
+            raise InvalidInputError(message)
+        if self.nonnegative:
+            object.__setattr__(self, "lower", 0.0)
 
     @property
     def degree(self) -> float:
@@ -339,7 +348,8 @@ def read_loss(loss: Any) -> Loss:
             raise InvalidInputError(message)
         message = (
             f"loss={loss!r} is not known. Give one of {names}, or a loss with parameters of its "
-            "own, such as HuberLoss(0.5) or CustomLoss(value, derivative)."
+            "own from polyad.cp.generalized, such as HuberLoss(0.5) or CustomLoss(value, "
+            "derivative)."
         )
         raise InvalidInputError(message)
     message = (

@@ -76,7 +76,8 @@ class NonnegativeCP(NonnegativeFamily):
     warm_start : bool, default=False
         Whether ``fit`` goes on from the factors of the fit before.
     checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved and from where it goes on.
+        Where the running fit is saved. If the file exists and belongs to the same data and
+        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
     callbacks : sequence of callable, default=None
         Called with an :class:`~polyad.fitting.Iteration` after each sweep; one that returns True
         stops the fit.
@@ -105,6 +106,8 @@ class NonnegativeCP(NonnegativeFamily):
         The number of sweeps.
     status_ : Status
         How the fit ended.
+    n_samples_seen_ : int
+        The number of samples of ``fit``.
 
     Notes
     -----

@@ -53,11 +53,11 @@ class PoissonCP(CPFamily):
         projected damped Newton steps, which need far fewer iterations to a precise optimum and
         give exact zeros.
     init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
-        Where to start: positive random numbers, or given factors, which must not be negative.
+        Where to start: positive random numbers, or given nonnegative factors.
     n_init : int, default=1
         How often to fit; the fit with the lowest objective is kept.
     max_iter : int, default=500
-        The largest number of passes over the modes.
+        The largest number of iterations, which are sweeps over the modes.
     tol : float, default=1e-5
         Stop when an iteration lowers the objective by less than this part of it. Zero always does
         ``max_iter`` iterations. See ``kkt`` in ``history_`` for how stationary the result is.
@@ -83,14 +83,14 @@ class PoissonCP(CPFamily):
         Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
         True stops the fit.
     verbose : int, default=0
-        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad``.
+        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
 
     Attributes
     ----------
     weights_ : array of shape (n_components,)
         The size of each component, decreasing.
     factors_ : list of arrays of shape (n_k, n_components)
-        One factor per mode, not negative, with columns of length one.
+        One nonnegative factor per mode, with columns of length one.
     components_ : array of shape (n_components, n_1, n_2, ...)
         The pattern of each component over the modes other than the samples.
     kruskal_ : KruskalTensor
@@ -144,6 +144,7 @@ class PoissonCP(CPFamily):
     """
 
     _accepts_nan: ClassVar[bool] = True
+    _score_name: ClassVar[str] = "explained deviance"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "solver": [StrOptions({"mu", "pdnr"})],

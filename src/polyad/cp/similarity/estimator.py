@@ -36,17 +36,17 @@ class SimilarityCP(NonnegativeFamily):
 
     .. math:: \tfrac12 \Big\|X - \sum_{r=1}^R T_r\Big\|^2
         + \sum_n \frac{w_n}{2} \sum_r \rho_{nr} \|T_r\|^2
-        + \sum_k \Big(\lambda_k \sum_{ir} A^{(k)}_{ir} + \tfrac{\mu_k}{2} \|A^{(k)}\|^2\Big),
-        \qquad \rho_{nr} = \frac{b^\top L_n b}{b^\top b},\; b = a^{(n)}_r,
+        + \sum_k \Big(\lambda_k \sum_{ir} A^{(k)}_{ir} + \tfrac{\mu_k}{2} \|A^{(k)}\|^2\Big)
 
     over nonnegative factors, where :math:`T_r = a^{(0)}_r \circ a^{(1)}_r \circ \dots` is a
-    component and :math:`L_n` is the normalised Laplacian of the similarities :math:`S` of mode
-    :math:`n`:
+    component. The roughness of its column :math:`b = a^{(n)}_r` in mode :math:`n` is
+    :math:`\rho_{nr} = b^\top L\, b\, /\, b^\top b`, where :math:`L` is the normalised Laplacian of
+    the similarities :math:`S` of that mode:
 
     .. math:: b^\top L\, b = \tfrac12 \sum_{ij} S_{ij} \Big(\frac{b_i}{\sqrt{d_i}} -
         \frac{b_j}{\sqrt{d_j}}\Big)^2, \qquad d_i = \sum_j S_{ij} .
 
-    The roughness :math:`\rho_{nr}` is 0 if similar entries have the same part in the component,
+    The roughness is 0 if similar entries have the same part in the component,
     and at most 2. Where the other columns have length one, the term is the usual
     :math:`\tfrac{w}{2} \operatorname{tr}(B^\top L B)`; in this form it does not depend on how the
     scale of a component is shared between its modes.
@@ -99,7 +99,8 @@ class SimilarityCP(NonnegativeFamily):
     warm_start : bool, default=False
         Whether ``fit`` goes on from the factors of the fit before.
     checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved and from where it goes on.
+        Where the running fit is saved. If the file exists and belongs to the same data and
+        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
     callbacks : sequence of callable, default=None
         Called with an :class:`~polyad.fitting.Iteration` after each sweep; one that returns True
         stops the fit.
@@ -131,6 +132,8 @@ class SimilarityCP(NonnegativeFamily):
         The number of sweeps.
     status_ : Status
         How the fit ended.
+    n_samples_seen_ : int
+        The number of samples of ``fit``.
 
     Notes
     -----

@@ -109,8 +109,10 @@ def _mode_of(given: TensorInput, key: Any) -> int:
     if isinstance(key, str):
         if given.modes is not None and key in given.modes:
             return given.modes.index(key)
-        names = "none" if given.modes is None else ", ".join(map(repr, given.modes))
-        message = f"similarities has an entry for {key!r}; the names of the modes are: {names}."
+        known = f"the numbers 0 to {n_modes - 1}, for its modes have no names"
+        if given.modes is not None:
+            known = f"the names {', '.join(map(repr, given.modes))}"
+        message = f"similarities has an entry for {key!r}; the data has {known}."
         raise InvalidInputError(message)
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
         message = f"similarities has the key {key!r}; give the number or the name of a mode."

@@ -76,7 +76,8 @@ class StochasticCP(BatchedCP):
         Where to start: singular vectors of the first batch, random numbers, or given factors, of
         which that of the samples is not used. A given start counts as one step.
     n_init : int, default=1
-        How often to fit; the fit with the lowest objective is kept.
+        How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
+        first start is that one and the others are random.
     max_iter : int, default=100
         The largest number of sweeps over the samples.
     tol : float, default=1e-3

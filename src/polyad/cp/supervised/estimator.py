@@ -39,9 +39,13 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     Minimises
 
     .. math:: \tfrac12 \Big\|X - \sum_{r=1}^R a_r \circ b_r \circ \dots\Big\|^2
-        + \tfrac{\alpha}{2} \|X\|^2 \Big(\tfrac{1}{n} \sum_{i \in L} \ell\big(y_i;\,
-        \tfrac{1}{\sigma} a_i V + c\big) + \tfrac{\rho}{2} \|V\|^2\Big)
+        + \tfrac{\alpha}{2} \|X\|^2 D
         + \sum_k \lambda_k \sum_{ir} A^{(k)}_{ir} + \tfrac{\mu}{2} \|A\|^2
+
+    with the loss of the labels
+
+    .. math:: D = \tfrac{1}{n} \sum_{i \in L} \ell\big(y_i;\, \tfrac{1}{\sigma} a_i V + c\big)
+        + \tfrac{\rho}{2} \|V\|^2
 
     over nonnegative factors, weights :math:`V` and intercept :math:`c`. :math:`L` are the
     :math:`n` samples with a label, :math:`\ell` is the (multinomial) logistic loss of the class
@@ -94,7 +98,8 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     warm_start : bool, default=False
         Whether ``fit`` goes on from the factors of the fit before.
     checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved and from where it goes on.
+        Where the running fit is saved. If the file exists and belongs to the same data and
+        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
     callbacks : sequence of callable, default=None
         Called with an :class:`~polyad.fitting.Iteration` after each sweep; one that returns True
         stops the fit.
@@ -130,6 +135,8 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         The number of sweeps.
     status_ : Status
         How the fit ended.
+    n_samples_seen_ : int
+        The number of samples of ``fit``.
 
     Notes
     -----
@@ -175,6 +182,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     True
     """
 
+    _score_name: ClassVar[str] = "accuracy"
     classes_: np.ndarray
     coef_: np.ndarray
     intercept_: np.ndarray
