@@ -285,10 +285,7 @@ default='random'
             others = [problem.asarray(factor) for factor in self.factors_[1:]]
             rows = problem.asarray(self._rows(problem))
             deviance = _deviance(problem, [rows, *others])
-            worst = problem.constant()[1]
-        rounding = 1e-12 * (abs(problem.offset) + problem.norm_squared)
-        if problem.is_zero:
-            rounding = abs(worst) + 1e-9 * problem.n_observed
+            worst, rounding = problem.constant()[1], problem.rounding()
         if worst <= rounding:
             return 1.0 if deviance <= rounding else 0.0
         return float(1.0 - deviance / worst)
