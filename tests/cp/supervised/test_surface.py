@@ -80,7 +80,7 @@ def test_samples_without_a_class(make):
     [
         (None, "requires y to be passed"),
         (Y[:-1], "X has 48 and y has 47"),
-        (np.zeros(48, dtype=int), r"only one class, np.int64\(0\)"),
+        (np.zeros(48, dtype=int), "only one class, 0, and"),
         (np.where(Y == 0, 1, -1), "If -1 is a class of yours"),
         (np.full(48, -1), "no labelled sample"),
         (np.full(48, np.nan), "no labelled sample"),
@@ -266,3 +266,15 @@ def test_a_labelled_target_is_matched_by_label():
     repeated = pd.Series(Y, index=["p00"] * 48)
     with pytest.raises(PolyadError, match="no entry for 48 labels"):
         SupervisedCP(2, **QUICK).fit(data, repeated)
+
+
+def test_weights_of_samples_are_one_for_each():
+    model = SupervisedCP(2, **QUICK).fit(X, Y)
+    with pytest.raises(PolyadError, match=r"sample_weight has the shape \(5,\).*48 samples"):
+        model.score(X, Y, sample_weight=np.ones(5))
+    some = np.where(np.arange(48) < 5, -1, Y)
+    weight = np.arange(48.0)
+    hits = (model.predict(X) == Y)[5:]
+    assert model.score(X, some, sample_weight=weight) == pytest.approx(
+        weight[5:][hits].sum() / weight[5:].sum()
+    )
