@@ -264,6 +264,18 @@ def test_huber_ignores_outliers():
     assert factor_match_score(squares.kruskal_, truth) < 0.95
 
 
+@pytest.mark.parametrize("kind", [np.asarray, coo_array, torch.asarray, "missing"])
+def test_huber_starts_at_the_size_of_what_is_no_outlier(kind):
+    data, truth = planted("huber")
+    generator = np.random.default_rng(0)
+    data = np.where(generator.random(data.shape) < 0.01, 1e7, data)
+    if kind == "missing":
+        data = np.where(generator.random(data.shape) < 0.1, np.nan, data)
+    given = data if kind == "missing" else kind(data)
+    model = fitted("huber", given, n_components=3, loss=HuberLoss(0.1), n_init=3)
+    assert factor_match_score(model.kruskal_, truth) > 0.99
+
+
 def test_scores_are_those_of_scikit_learn():
     X = data_for("gamma")
     model = fitted("gamma", X)
