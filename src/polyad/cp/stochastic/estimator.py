@@ -325,7 +325,7 @@ class StochasticCP(BatchedCP):
                 # The samples are gone, and the state is that before them.
                 raise broken or KeyboardInterrupt
             self._store(solver, result)
-        self._warn_about_ridge(solver)
+        self._warn_about_nothing(solver)
         labels = source.head.labels[0]
         if not isinstance(source, MemorySource):
             labels = joined_batch_labels(solver.sample_labels)
@@ -399,16 +399,17 @@ class StochasticCP(BatchedCP):
                 "first such; its row of the factor has no meaning."
             )
 
-    def _warn_about_ridge(self, solver: StochasticALS) -> None:
-        """Say so if the ridge has taken everything, as it does with data in a tiny unit."""
+    def _warn_about_nothing(self, solver: StochasticALS) -> None:
+        """Say so if nothing is left, as the ridge does to data in a tiny unit."""
         first = solver.problem.first
         if self.ridge == 0 or first.norm_squared == 0:
             return
         size = math.sqrt(first.norm_squared) * 2.0**first.exponent
         if float(array_namespace(self.weights_).max(self.weights_)) <= _NOTHING * size:
             self._warn_about_data(
-                f"ridge={self.ridge} is so large against the data that every component is zero. "
-                "Use a smaller ridge, or scale the data to entries of about one."
+                f"every component is zero, but the data is not. ridge={self.ridge} is too large "
+                "for entries of this size, or small batches have nothing in common: use a smaller "
+                "ridge, scale the data to entries of about one, or take a larger batch_size."
             )
 
     def _report_ending(self) -> None:
