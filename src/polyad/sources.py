@@ -269,6 +269,8 @@ class StreamSource(SampleSource):
         # Batches of a stream that were looked at before its only sweep.
         self._seen: list[TensorInput] = []
         self._sizes: list[int] | None = None
+        # The samples of the first sweep that came to its end.
+        self._total: int | None = None
         if isinstance(batches, (list, tuple)):
             self._sizes = [int(item.shape[0]) for item in batches]
             self.n_samples = sum(self._sizes)
@@ -300,6 +302,14 @@ class StreamSource(SampleSource):
             position, number = position + given.shape[0], number + 1
         if number == 0:
             raise _no_batches()
+        self._total = position if self._total is None else self._total
+        if position != self._total:
+            message = (
+                f"The stream gave {position} samples in this sweep, but {self._total} in an "
+                "earlier one. Every sweep must give the same samples: let each call open the "
+                "stream anew, or use partial_fit for samples that arrive over time."
+            )
+            raise InvalidInputError(message)
 
     def first_informative(self, generator: np.random.Generator | None = None) -> Batch:
         """As for every source; what was read of a stream that reads once is kept for its sweep."""

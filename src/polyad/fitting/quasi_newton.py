@@ -133,9 +133,13 @@ class QuasiNewton:
         """Return the state after one iteration; its value is never higher."""
         if state.is_final:
             return state
-        model = _Model(state)
-        direction = self._direction(state, model)
-        slope = float(state.gradient @ direction)
+        try:
+            with np.errstate(all="ignore"):  # a slope that is not finite is no descent
+                direction = self._direction(state, _Model(state))
+                slope = float(state.gradient @ direction)
+        except np.linalg.LinAlgError:
+            # Pairs that nearly depend on each other make no model.
+            return self._without_memory(state, 0)
         if not slope < 0:
             return self._without_memory(state, 0)
         # The direction ends within the bounds, whatever rounding says.
@@ -253,8 +257,13 @@ class _Model:
         if not n_pairs:
             return
         gram = self._gram(None)
+        last = n_pairs - 1
+        self._theta = float(gram[last, last] / gram[n_pairs + last, last])
+        # The length of a pair does not change B. Pairs of equal length, s_i y_i = 1, keep the
+        # matrices below well conditioned when steps become short.
+        share = np.tile(1.0 / np.sqrt(np.diag(gram[n_pairs:, :n_pairs])), 2)
+        gram = share[:, None] * gram * share
         products = gram[n_pairs:, :n_pairs]  # s_i y_j
-        self._theta = float(gram[n_pairs - 1, n_pairs - 1] / products[-1, -1])
         # W = [Y, θ S]; M is the inverse of this matrix.
         below = np.tril(products, -1)
         middle = np.block(
@@ -264,7 +273,7 @@ class _Model:
             ]
         )
         self._middle = middle
-        self._scale = np.repeat([1.0, self._theta], n_pairs)
+        self._scale = share * np.repeat([1.0, self._theta], n_pairs)
 
     def times(self, step: Vector) -> Vector:
         """Return ``B s``."""

@@ -126,3 +126,15 @@ def test_a_refused_fit_leaves_the_fitted_model_usable():
     for method in (model.transform, model.score):
         with pytest.raises(PolyadError, match="Negative values"):
             method(with_value(-1.0))
+
+
+@pytest.mark.parametrize("loss", ["bernoulli", "bernoulli-logit"])
+def test_the_sum_of_sparse_duplicates_is_what_a_loss_must_take(loss):
+    twice = np.array([[0, 1, 1], [1, 2, 2], [1, 3, 3]])
+    data = coo_array((np.ones(3), tuple(twice)), shape=(8, 5, 4))
+    with pytest.raises(PolyadError, match=r"first 2 at \(1, 2, 3\).*zeros and ones"):
+        GeneralizedCP(2, loss=loss).fit(data)
+    halves = coo_array((np.array([1.0, 0.5, 0.5]), tuple(twice)), shape=(8, 5, 4))
+    once = coo_array(halves.toarray())
+    models = [GeneralizedCP(1, loss=loss, ridge=0.1, random_state=0).fit(X) for X in (halves, once)]
+    assert models[0].objective_ == models[1].objective_

@@ -23,6 +23,7 @@ from polyad import (
     load,
 )
 from polyad.cp.generalized import BetaDivergenceLoss, CustomLoss, HuberLoss, NegativeBinomialLoss
+from polyad.cp.generalized.losses import read_loss
 from polyad.exceptions import DataWarning, PolyadError
 from tests.cp.generalized.examples import (
     COSH,
@@ -285,6 +286,18 @@ def test_huber_can_be_kept_from_being_negative():
     assert factor_match_score(bounded.kruskal_, truth) > 0.98
 
 
+@pytest.mark.parametrize("kind", [np.asarray, coo_array, torch.asarray, "missing"])
+def test_huber_starts_at_the_size_of_what_is_no_outlier(kind):
+    data, truth = planted("huber")
+    generator = np.random.default_rng(0)
+    data = np.where(generator.random(data.shape) < 0.01, 1e7, data)
+    if kind == "missing":
+        data = np.where(generator.random(data.shape) < 0.1, np.nan, data)
+    given = data if kind == "missing" else kind(data)
+    model = fitted("huber", given, n_components=3, loss=HuberLoss(0.1), n_init=3)
+    assert factor_match_score(model.kruskal_, truth) > 0.99
+
+
 def test_scores_are_those_of_scikit_learn():
     X = data_for("gamma")
     model = fitted("gamma", X)
@@ -417,3 +430,35 @@ def test_many_cells_are_sampled():
         model.set_params(solver="lbfgs").fit(X)
     with pytest.raises(PolyadError, match="Use solver='lbfgs'"):
         model.set_params(solver="adam").fit(data_for("bernoulli-odds"))
+
+
+@pytest.mark.parametrize("loss", [HuberLoss(1.0), "poisson-log", "negative-binomial"])
+def test_scores_of_large_data_compare_sums_of_the_loss(loss):
+    X = 1e12 * data_for("gamma")
+    model = GeneralizedCP(2, loss=loss, random_state=0).fit(X)
+    own = read_loss(loss)
+    features = model.transform(X)
+    m = np.einsum("nr,rjk->njk", features, model.components_)
+    best = {"huber": np.median(X), "poisson-log": np.log(X.mean())}.get(own.name, X.mean())
+    expected = 1 - own.value(X, m).sum() / own.value(X, np.full_like(X, best)).sum()
+    assert 0.01 < expected < 0.99
+    assert model.score(X) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["poisson-log", "bernoulli", "bernoulli-logit"])
+def test_data_that_is_all_zero_is_explained_without_warnings_of_numpy(loss):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        warnings.simplefilter("ignore", DataWarning)
+        model = fitted(loss, np.zeros((8, 5, 4)))
+    assert model.score(np.zeros((3, 5, 4))) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_of_very_different_length_do_not_break_the_fit(seed):
+    generator = np.random.default_rng(seed)
+    data = 1e12 * generator.gamma(1.0, size=(8, 5, 4)) * (generator.random((8, 5, 4)) < 0.4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        model = GeneralizedCP(2, loss="negative-binomial", random_state=seed).fit(coo_array(data))
+    assert model.score(coo_array(data)) > 0.05

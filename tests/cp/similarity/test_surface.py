@@ -233,3 +233,9 @@ def test_sparse_data_with_labels():
     )
     model = SimilarityCP(2, **QUICK).fit(data)
     assert model.top(0, "code", k=2).index.isin(NAMES).all()
+
+
+def test_weights_that_are_no_numbers():
+    model = SimilarityCP(2, similarity_weight=["a", "b", "c"])
+    with pytest.raises(PolyadError, match=r"similarity_weight=.*is not usable for 3 modes"):
+        model.fit(np.ones((5, 4, 3)))

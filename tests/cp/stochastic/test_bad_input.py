@@ -1,11 +1,13 @@
 """Each wrong input gives one clear error before any work."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy.sparse import coo_array, csr_array
 
 from polyad import StochasticCP
-from polyad.exceptions import PolyadError
+from polyad.exceptions import DataWarning, PolyadError
 
 X = np.random.default_rng(0).random((6, 5, 4))
 
@@ -116,3 +118,14 @@ def test_factors_that_are_not_finite_give_no_score():
     model.factors_[1][:] = np.nan
     with pytest.raises(PolyadError, match="not a finite number"):
         model.score(X)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-12])
+def test_a_ridge_that_takes_everything_is_named(size):
+    model = StochasticCP(2, batch_size=3, random_state=0)
+    with pytest.warns(DataWarning, match=r"every component is zero.*ridge=0\.001 is too large"):
+        model.fit(size * X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        model.set_params(ridge=0.0).fit(size * X)
+    assert model.score(size * X) > 0.5

@@ -327,6 +327,8 @@ def test_grid_search():
 )
 @hypothesis.settings(max_examples=25)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+# Batches of one sample may have nothing in common.
+@pytest.mark.filterwarnings("ignore:.*every component is zero:polyad.exceptions.DataWarning")
 def test_any_batch_size_gives_a_usable_model(n_samples, batch_size, seed, is_sparse, shuffle):
     X = make_low_rank((n_samples, 4, 3), 2, noise=0.5, random_state=seed)[0]
     data = coo_array(np.where(X > 0.3, X, 0)) if is_sparse else X

@@ -247,3 +247,18 @@ def test_a_memory_map_larger_than_memory(tmp_path):
         check=False,
     )
     assert result.stdout == "1.0 (20000, 3)\n", result.stderr
+
+
+@pytest.mark.parametrize("later", [1, 3])
+def test_a_stream_that_changes_its_length_is_refused(later):
+    data = np.random.default_rng(0).random((30, 5, 4))
+    batches = np.split(data, 3)
+    opened = []
+
+    def stream():
+        opened.append(len(opened))
+        return iter(batches[:2] if len(opened) < 5 else batches[:later])
+
+    says = f"The stream gave {10 * later} samples in this sweep, but 20 in an earlier one"
+    with pytest.raises(InvalidInputError, match=says):
+        StochasticCP(2, random_state=0, max_iter=9, tol=0).fit(stream)

@@ -266,3 +266,15 @@ def test_a_labelled_target_is_matched_by_label():
     repeated = pd.Series(Y, index=["p00"] * 48)
     with pytest.raises(PolyadError, match="no entry for 48 labels"):
         SupervisedCP(2, **QUICK).fit(data, repeated)
+
+
+def test_weights_of_samples_are_one_for_each():
+    model = SupervisedCP(2, **QUICK).fit(X, Y)
+    with pytest.raises(PolyadError, match=r"sample_weight has the shape \(5,\).*48 samples"):
+        model.score(X, Y, sample_weight=np.ones(5))
+    some = np.where(np.arange(48) < 5, -1, Y)
+    weight = np.arange(48.0)
+    hits = (model.predict(X) == Y)[5:]
+    assert model.score(X, some, sample_weight=weight) == pytest.approx(
+        weight[5:][hits].sum() / weight[5:].sum()
+    )

@@ -13,6 +13,7 @@ cell by cell in tiles, which is for small tensors.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from polyad.tensor.products import (
     khatri_rao,
     kruskal_to_dense,
 )
-from polyad.tensor.sparse import SparseTensor
+from polyad.tensor.sparse import SparseTensor, canonicalize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,6 +68,9 @@ def build_problem(
         Divide the data by two to this power; by default the data decides.
     """
     zeros = missing == "zero"
+    if isinstance(given.data, coo_array):
+        # Entries at the same place are summed first: it is their sum that the loss must accept.
+        given = replace(given, data=canonicalize(given.data))
     check_domain(given, loss, zeros=zeros)
     data = given.data
     if exponent is None:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 # Mean sizes of the data, as powers of two, for which EPSILON is small enough as it is.
 _COMFORTABLE = 10
 _CONSTANT_STEPS = 100
+# The part of a sum that is rounding, and the loss of an entry that is as good as none.
+_ROUNDING = 1e-12
+_ALIKE = 1e-9
 
 
 class GeneralizedProblem(FitData, ABC):
@@ -114,6 +117,20 @@ class GeneralizedProblem(FitData, ABC):
             # All entries are at one end of what the loss can say: there it is right.
             return best, 0.0
         return best, self.evaluate_constant(best)[0]
+
+    def rounding(self) -> float:
+        """Return a sum of the loss that is no different from zero.
+
+        It is a tiny part of the sum at a constant that is clearly wrong, half of the best one, in
+        the unit that the loss itself has.
+        """
+        best, sum_there = self.constant()
+        if self.is_zero:
+            return abs(sum_there) + _ALIKE * self.n_observed
+        if not math.isfinite(best):
+            # Certain data, such as all ones: what is left of the loss falls forever.
+            return _ALIKE * self.n_observed
+        return _ROUNDING * (abs(self.offset) + abs(self.evaluate_constant(0.5 * best)[0]))
 
     def _at_constant(self, point: Matrix) -> tuple[float, Matrix]:
         value, slope = self.evaluate_constant(float(point[0]))

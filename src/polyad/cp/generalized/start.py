@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.arrays import to_numpy
+from polyad.cp.generalized.losses import HuberLoss
 from polyad.tensor.products import gram_product
+from polyad.tensor.sparse import SparseTensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,6 +25,10 @@ _TYPICAL = 1.0
 _CERTAIN = 10.0
 # How far the component that carries the level of the data is from being constant.
 _SPREAD = 0.1
+# Data whose root mean square is this many times its median has outliers.
+_OUTLYING = 10.0
+# Enough entries to tell a median from.
+_MANY_ENTRIES = 1 << 20
 
 
 def random_start(problem: GeneralizedProblem, n_components: int, seed: int) -> list[Matrix]:
@@ -41,13 +48,38 @@ def random_start(problem: GeneralizedProblem, n_components: int, seed: int) -> l
         return _positive(problem, n_components, generator)
     factors = [generator.standard_normal((size, n_components)) for size in problem.shape]
     if problem.loss.degree is not None:
-        return _scaled(factors, math.sqrt(problem.norm_squared / problem.n_observed))
+        return _scaled(factors, _typical_size(problem))
     level = problem.constant()[0]
     level = level if math.isfinite(level) else math.copysign(_CERTAIN, level)
     factors = _scaled(factors, min(_TYPICAL, abs(level) + 0.1))
     if abs(level) > _TYPICAL:
         _put_level(factors, level, generator)
     return factors
+
+
+def _typical_size(problem: GeneralizedProblem) -> float:
+    """Return the root mean square of the data, or a size that outliers do not change."""
+    size = math.sqrt(problem.norm_squared / problem.n_observed)
+    if not isinstance(problem.loss, HuberLoss):
+        return size
+    entries = _some_entries(problem)
+    entries = np.abs(entries[entries != 0])
+    if not entries.size:
+        return size
+    share = entries.size / problem.n_observed if isinstance(problem.tensor, SparseTensor) else 1.0
+    middle = float(np.median(entries)) * math.sqrt(share)
+    # A start as large as the outliers would be lost: what it has to give up is nothing to them.
+    return middle if size > _OUTLYING * middle else size
+
+
+def _some_entries(problem: GeneralizedProblem) -> Matrix:
+    """Return the entries of sparse data, or those of some samples of dense data, as one vector."""
+    if isinstance(problem.tensor, SparseTensor):
+        return problem.tensor.values
+    array, observed = problem.tensor.array, getattr(problem, "observed", None)
+    step = math.ceil(math.prod(problem.shape) / _MANY_ENTRIES)
+    part = to_numpy(array[::step, ...]) * 2.0**-problem.exponent
+    return part.ravel() if observed is None else part[to_numpy(observed[::step, ...])]
 
 
 def _positive(

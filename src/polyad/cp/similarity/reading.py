@@ -64,7 +64,10 @@ def read_weights(weights: Any, n_modes: int) -> list[float]:
     n_modes : int
         Of the data.
     """
-    each = np.asarray(weights, dtype=float)
+    try:
+        each = np.asarray(weights, dtype=float)
+    except (TypeError, ValueError):
+        each = np.array([np.nan])
     each = np.full(n_modes, each) if each.ndim == 0 else each
     if each.shape != (n_modes,) or not (np.isfinite(each).all() and (each >= 0).all()):
         message = (

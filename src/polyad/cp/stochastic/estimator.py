@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from array_api_compat import array_namespace
 from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from polyad.cp.problem import FitData
     from polyad.fitting import Iteration
     from polyad.validation import Missing, TensorInput
+
+
+# Components of this part of the size of a batch are none.
+_NOTHING = 1e-12
 
 
 class StochasticCP(BatchedCP):
@@ -84,7 +89,8 @@ class StochasticCP(BatchedCP):
         Stop when the best objective of three sweeps is less than this part below the best before
         them. Zero always does ``max_iter`` sweeps.
     ridge : float, default=1e-3
-        The weight :math:`\lambda` of the squared rows and factors, in every batch.
+        The weight :math:`\lambda` of the squared rows and factors, in every batch. It has the unit
+        of the data: data of tiny entries needs a smaller one, or is scaled.
     shuffle : bool, default=True
         Whether each sweep has its own order. Data in memory is shuffled sample by sample. Of an
         array on disk the blocks are shuffled, of a list of batches the batches; other streams
@@ -320,6 +326,7 @@ class StochasticCP(BatchedCP):
                 # The samples are gone, and the state is that before them.
                 raise broken or KeyboardInterrupt
             self._store(solver, result)
+        self._warn_about_nothing(solver)
         labels = source.head.labels[0]
         if not isinstance(source, MemorySource):
             labels = joined_batch_labels(solver.sample_labels)
@@ -391,6 +398,19 @@ class StochasticCP(BatchedCP):
             self._warn_about_data(
                 f"nothing was observed at position {position} of {given.mode_title(mode)}, the "
                 "first such; its row of the factor has no meaning."
+            )
+
+    def _warn_about_nothing(self, solver: StochasticALS) -> None:
+        """Say so if nothing is left, as the ridge does to data in a tiny unit."""
+        first = solver.problem.first
+        if self.ridge == 0 or first.norm_squared == 0:
+            return
+        size = math.sqrt(first.norm_squared) * 2.0**first.exponent
+        if float(array_namespace(self.weights_).max(self.weights_)) <= _NOTHING * size:
+            self._warn_about_data(
+                f"every component is zero, but the data is not. ridge={self.ridge} is too large "
+                "for entries of this size, or small batches have nothing in common: use a smaller "
+                "ridge, scale the data to entries of about one, or take a larger batch_size."
             )
 
     def _report_ending(self) -> None:

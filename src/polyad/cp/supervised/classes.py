@@ -115,9 +115,7 @@ def read_labels(values: NDArray[Any], known: NDArray[np.bool_]) -> Labels:
     """
     classes, codes = np.unique(values, return_inverse=True)
     if len(classes) < 2:
-        found = (
-            "no labelled sample" if not len(classes) else f"only one class, {classes.tolist()[0]!r}"
-        )
+        found = "no labelled sample" if not len(classes) else f"only one class, {shown(classes)}"
         message = f"y has {found}, and two classes or more are needed to tell apart. {_UNLABELLED}"
         if classes.dtype.kind == "i" and not known.all():
             message += " If -1 is a class of yours, call the classes 0 and 1, for example."

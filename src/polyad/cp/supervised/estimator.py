@@ -368,7 +368,14 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         if len(known) != len(predicted):
             message = f"X has {len(predicted)} samples and y has {len(known)}."
             raise InvalidInputError(message)
-        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        weight = None if sample_weight is None else np.asarray(sample_weight)
+        if weight is not None and weight.shape != known.shape:
+            message = (
+                f"sample_weight has the shape {weight.shape}; one number for each of the "
+                f"{len(known)} samples is needed."
+            )
+            raise InvalidInputError(message)
+        weight = None if weight is None else weight[known]
         return float(accuracy_score(values, predicted[known], sample_weight=weight))
 
     def _read_target(self, y: Any, samples: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
