@@ -95,8 +95,9 @@ def solve_quickly(
     """Solve a fibre; return its level, residual and the number of points, after :func:`scale`.
 
     The rows of ``fibre`` are its first number up to its second. ``given`` has ``tau``, the
-    tolerance, the level of ``base``, whether there is no start, and whether the data is float32. The marginals are then in
-    ``rough``, otherwise in ``fine``. The residual is infinite where the attempt failed.
+    tolerance, the level of ``base``, whether there is no start, and whether the data is float32.
+    The marginals are then in ``rough``, otherwise in ``fine``. The residual is infinite where the
+    attempt failed.
     """
     rows, first, last = fibre
     tau, tol, level, is_cold, is_single = given
