@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks import transport
+from benchmarks import swift, transport
 
 Run = Callable[[int], object]
 DENSE_SIDE = 250
@@ -313,4 +313,25 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
         for size, n, nonzeros in transport.SHAPES
         for dtype in (np.float64, np.float32)
     },
+    "SWIFT 1000x100x100, 100k nonzeros, R=40": (
+        partial(swift.problem, (1000, 100, 100), 100_000),
+        40,
+        3,
+        {
+            "polyad": swift.polyad_run,
+            "polyad, float32": partial(swift.polyad_run, dtype=np.float32),
+            "polyad, five sweeps": partial(swift.polyad_run, inner_iter=5),
+            "published, NumPy": partial(swift.reference_run, name="published_iteration"),
+        },
+    ),
+    "SWIFT 125x55x52, 5k nonzeros, R=40": (
+        partial(swift.problem, (125, 55, 52), 5_000),
+        40,
+        20,
+        {
+            "polyad": swift.polyad_run,
+            "published, NumPy": partial(swift.reference_run, name="published_iteration"),
+            "direct, NumPy": partial(swift.reference_run, name="direct_iteration"),
+        },
+    ),
 }

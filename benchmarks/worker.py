@@ -29,7 +29,7 @@ def is_slow(case: str, library: str) -> int:
     """Return a smaller number of iterations where each takes seconds: they are as precise."""
     if library == "pyttb" and case.startswith("sparse"):
         return 2
-    return 1 if case.startswith("transport") and not library.startswith("polyad") else 0
+    return 1 if case.startswith(("transport", "SWIFT")) and "polyad" not in library else 0
 
 
 def main(case: str, library: str, repeats: int) -> None:

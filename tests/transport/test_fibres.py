@@ -9,6 +9,7 @@ from scipy.sparse import coo_array
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.threads import thread_limit
 from polyad.transport import FibreTransport, SparseFibres, one_identity_cost, sinkhorn
+from polyad.transport.quick import SINGLE_TOLERANCE
 from tests.transport.reference import (
     brute_force,
     dual_value,
@@ -347,13 +348,18 @@ def test_the_order_of_fibres_and_positions_changes_nothing():
     np.testing.assert_allclose(turned.marginals[::-1], straight.marginals[:, order], rtol=1e-8)
 
 
-def test_single_precision_is_the_rounded_solution():
-    cost, X, xhat = random_problem(33, 40, [1, 2, 6], seed=17)
+@pytest.mark.parametrize("unit", [1.0, 1e-12, 1e12])
+def test_single_precision_is_the_solution_that_it_can_hold(unit):
+    cost, X, xhat = random_problem(33, 40, [1, 2, 6, 20], seed=17)
+    X, xhat = X * unit, xhat * unit
     single = solve(cost, X.astype(np.float32), xhat.astype(np.float32), 20.0, 1.0)
-    double = solve(cost, X, xhat.astype(np.float32).astype(float), 20.0, 1.0)
+    values = X.astype(np.float32).astype(float)
+    double = solve(cost, values, xhat.astype(np.float32).astype(float), 20.0, 1.0)
     assert single.marginals.dtype == np.float32
-    np.testing.assert_allclose(single.marginals, double.marginals, rtol=2e-7)
-    np.testing.assert_array_equal(single.masses, double.masses)
+    assert single.n_fallback == single.n_unsolved == 0
+    assert single.residuals.max() <= SINGLE_TOLERANCE
+    np.testing.assert_allclose(single.marginals, double.marginals, rtol=5e-6)
+    np.testing.assert_allclose(single.masses, double.masses, rtol=2e-6)
 
 
 def test_sparse_input_and_arrays_that_are_not_contiguous():

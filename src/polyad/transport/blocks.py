@@ -28,6 +28,7 @@ from polyad.transport.newton import (
     refer,
     sinkhorn,
 )
+from polyad.transport.quick import scale, solve_quickly, take_logs
 from polyad.transport.records import (
     INVERSE,
     KEPT,
@@ -79,7 +80,30 @@ def exact_block(
     grid, unknowns = make_grid(most, kernels.scaled), make_unknowns(most)
     rough = make_grid(most, kernels.single)
     marginal = np.empty(grid.shape[1])
+    single, double, has_single = kernels.single, kernels.double, kernels.single.shape[0] > 0
+    offsets, rows, values = fibres
+    tau, tol = rules.tau, rules.tol
+    marginals, log_v, masses, _, residuals, evaluations, endings = results
     for j in range(block[0], block[1]):
+        first, last = offsets[j], offsets[j + 1]
+        if has_single and 1 < last - first <= _MANY:
+            mass, residual, used = _quick(
+                single,
+                double,
+                rows,
+                values,
+                xhat,
+                (j, first, last, tau, tol),
+                rough,
+                grid,
+                unknowns,
+                log_v,
+                marginals,
+            )
+            if residual < np.inf:
+                masses[j], residuals[j], evaluations[j], endings[j] = mass, residual, used, SOLVED
+                _set_value(fibres, xhat, rules, j, results)
+                continue
         task = _begin(kernels, fibres, xhat, rules, j, marginal, unknowns, True, results)
         n = task.settings.n
         if n == 0 or not task.highest > NOTHING:
@@ -114,6 +138,67 @@ def _begin(
     results.residuals[j] = 0.0
     settings = Settings(last - first, rules.tau, 1.0, shifts)
     return Task(kernels, fibres.rows[first:last], marginal, highest, settings)
+
+
+@kernel
+def _quick(
+    single: NDArray[np.float32],
+    double: Vector,
+    rows: NDArray[np.int64],
+    values: Vector,
+    xhat: NDArray[Any],
+    numbers: tuple[int, int, int, float, float],
+    rough: NDArray[np.float32],
+    fine: Vector,
+    unknowns: Vector,
+    log_v: Vector,
+    marginals: NDArray[Any],
+) -> tuple[float, float, int]:
+    """Solve a fibre in the usual way; return mass, residual and points; infinite if it cannot be.
+
+    ``numbers`` are the fibre, its first and last nonzero, ``tau`` and the tolerance. Arrays are
+    given one by one, because to read one from a tuple takes as long as a short loop.
+    """
+    j, first, last, tau, tol = numbers
+    n, is_cold = last - first, False
+    for k in range(n):
+        unknowns[LOG_X, k] = values[first + k]
+        unknowns[A, k] = log_v[first + k]
+        is_cold |= not np.isfinite(unknowns[A, k])
+    take_logs(unknowns, LOG_X, n)
+    unit = scale(xhat, j, tau / (tau + 1.0), rough, fine)
+    if not np.isfinite(unit) or (is_cold and tau > _STIFF):
+        return 0.0, np.inf, 0
+    is_single = xhat.itemsize == 4
+    level, residual, used = solve_quickly(
+        single,
+        double,
+        (rows, first, last),
+        rough,
+        fine,
+        unknowns,
+        (tau, tol, unit, is_cold, is_single),
+    )
+    if not residual < np.inf:
+        return 0.0, np.inf, used
+    for k in range(n):
+        log_v[first + k] = unknowns[A, k]
+    factor = np.exp(level)
+    if is_single:
+        return factor * _write(rough, factor, marginals, j), residual, used
+    return factor * _write(fine, factor, marginals, j), residual, used
+
+
+@kernel
+def _write(grid: NDArray[Any], factor: float, out: NDArray[Any], j: int) -> float:
+    """Write the marginals of a fibre, and return their sum without the factor."""
+    unit = grid.dtype.type(factor)
+    for i in range(out.shape[1]):
+        out[j, i] = unit * grid[MARGINALS, i]
+    mass = 0.0
+    for i in range(out.shape[1]):
+        mass += np.float64(grid[MARGINALS, i])
+    return mass
 
 
 @kernel
@@ -351,7 +436,7 @@ def _finish_published(
     refer(task, grid, unknowns, A, ABSORBED)
     for k in range(round_up(n)):
         unknowns[WEIGHTS, k] = 1.0
-    add_rows(grid, unknowns, n)
+    add_rows(grid, unknowns, n, WEIGHTS, SUMS)
     out, mass = results.marginals[j], 0.0
     for i in range(out.size):
         given, log_u = np.float64(xhat[i]), grid[INVERSE, i]

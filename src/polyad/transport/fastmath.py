@@ -5,7 +5,7 @@ branches or table look-ups: a loop over an array runs on vector registers. Numbe
 apart through their bits, and integers become floats by adding them to the bits of a large number,
 because not every processor has vector instructions for the conversion.
 
-The error is below 1 ulp for ``exp`` and ``log`` in float64, and below 2 ulp in float32, over the
+The error of ``exp`` and ``log`` is below 1.1 ulp in float64 and below 2 ulp in float32, over the
 whole range. ``exp`` gives zero where the result would be below the smallest normal number;
 ``log`` knows subnormal numbers. Infinities, zero, negative numbers and NaN are treated as in libm.
 """

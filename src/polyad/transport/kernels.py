@@ -71,7 +71,8 @@ def make_grid(most: int, like: NDArray[Any]) -> NDArray[Any]:
 @kernel
 def make_unknowns(most: int) -> NDArray[np.float64]:
     """Return the work space for the unknowns of such fibres."""
-    return np.empty((MATRIX + round_up(most), round_up(most)))
+    lanes = (most + 7) // 8 * 8
+    return np.empty((MATRIX + lanes, lanes))
 
 
 @kernel
@@ -93,14 +94,16 @@ def log_marginal(xhat: NDArray[Any], phi: float, out: NDArray[Any]) -> float:
 
 
 @kernel
-def gather_rows(table: NDArray[Any], rows: NDArray[np.int64], grid: NDArray[Any]) -> None:
-    """Copy the kernel rows of the nonzeros, and add rows of zeros up to a multiple of four."""
-    size = grid.shape[1]
-    for k in range(rows.size):
-        row = np.uint64(rows[k])
+def gather_rows(
+    table: NDArray[Any], rows: NDArray[np.int64], first: int, last: int, grid: NDArray[Any]
+) -> None:
+    """Copy the kernel rows of some nonzeros, and add rows of zeros up to a multiple of four."""
+    size, n = grid.shape[1], last - first
+    for k in range(n):
+        row = np.uint64(rows[first + k])
         for i in range(size):
             grid[ROWS + k, i] = table[row, i]
-    for k in range(rows.size, round_up(rows.size)):
+    for k in range(n, round_up(n)):
         for i in range(size):
             grid[ROWS + k, i] = 0.0
 
@@ -132,21 +135,23 @@ def round_up(n: int) -> int:
 
 
 @kernel
-def add_rows(grid: NDArray[Any], unknowns: NDArray[np.float64], n: int) -> None:
-    """Fill ``sums`` with the weighted sum of the kernel rows."""
+def add_rows(
+    grid: NDArray[Any], unknowns: NDArray[np.float64], n: int, weights: np.int64, to: np.int64
+) -> None:
+    """Fill a row of the work space with the sum of the kernel rows by a row of weights."""
     of_type = grid.dtype.type
     for k in range(0, n, 4):
-        w0, w1 = of_type(unknowns[WEIGHTS, k]), of_type(unknowns[WEIGHTS, k + 1])
-        w2, w3 = of_type(unknowns[WEIGHTS, k + 2]), of_type(unknowns[WEIGHTS, k + 3])
+        w0, w1 = of_type(unknowns[weights, k]), of_type(unknowns[weights, k + 1])
+        w2, w3 = of_type(unknowns[weights, k + 2]), of_type(unknowns[weights, k + 3])
         row = ROWS + k
         if k == 0:
             for i in range(grid.shape[1]):
-                grid[SUMS, i] = (w0 * grid[row, i] + w1 * grid[row + 1, i]) + (
+                grid[to, i] = (w0 * grid[row, i] + w1 * grid[row + 1, i]) + (
                     w2 * grid[row + 2, i] + w3 * grid[row + 3, i]
                 )
         else:
             for i in range(grid.shape[1]):
-                grid[SUMS, i] += (w0 * grid[row, i] + w1 * grid[row + 1, i]) + (
+                grid[to, i] += (w0 * grid[row, i] + w1 * grid[row + 1, i]) + (
                     w2 * grid[row + 2, i] + w3 * grid[row + 3, i]
                 )
 
@@ -214,7 +219,7 @@ def evaluate(
         unknowns[WEIGHTS, k] = fast_exp(unknowns[at, k] - unknowns[REFERENCE, k])
     for k in range(n, round_up(n)):
         unknowns[WEIGHTS, k] = 0.0
-    add_rows(grid, unknowns, n)
+    add_rows(grid, unknowns, n, WEIGHTS, SUMS)
     marginals_of_sums(grid, kappa)
     dot_rows(grid, unknowns, n)
     mass, least, highest = 0.0, np.inf, -np.inf
@@ -274,21 +279,28 @@ def newton_direction(
     for i in range(grid.shape[1]):
         grid[SPARE, i] *= grid[INVERSE, i]
     gram_rows(grid, unknowns, n)
-    for k in range(n):
-        scale = -phi * unknowns[WEIGHTS, k]
-        for m in range(k + 1):
-            unknowns[MATRIX + k, m] *= scale * unknowns[WEIGHTS, m]
-        unknowns[MATRIX + k, k] += (1.0 + 1.0 / tau) * unknowns[Q, k]
-        unknowns[STEP, k] = -unknowns[Q, k] * unknowns[H, k]
-    if not _factorize(unknowns, n):
+    if not assemble(unknowns, n, tau, phi):
         return np.inf
-    _substitute(unknowns, n)
+    for k in range(n):
+        unknowns[STEP, k] = -unknowns[Q, k] * unknowns[H, k]
+    substitute(unknowns, n)
     mass, slope = 0.0, 0.0
     for k in range(n):
         mass += unknowns[Q, k]
         # q - p = q (1 - exp(-h)).
         slope += unknowns[Q, k] * (1.0 - fast_exp(-unknowns[H, k])) * unknowns[STEP, k]
     return slope / (mass * (2.0 * tau + 1.0))
+
+
+@kernel
+def assemble(unknowns: NDArray[np.float64], n: int, tau: float, phi: float) -> bool:
+    """Make Newton's matrix of the products of the kernel rows, and factorize it."""
+    for k in range(n):
+        scale = -phi * unknowns[WEIGHTS, k]
+        for m in range(k + 1):
+            unknowns[MATRIX + k, m] *= scale * unknowns[WEIGHTS, m]
+        unknowns[MATRIX + k, k] += (1.0 + 1.0 / tau) * unknowns[Q, k]
+    return _factorize(unknowns, n)
 
 
 @kernel
@@ -312,7 +324,7 @@ def _factorize(unknowns: NDArray[np.float64], n: int) -> bool:
 
 
 @kernel
-def _substitute(unknowns: NDArray[np.float64], n: int) -> None:
+def substitute(unknowns: NDArray[np.float64], n: int) -> None:
     """Solve the factorized system for ``step``, in place."""
     for k in range(n):
         total = unknowns[STEP, k]

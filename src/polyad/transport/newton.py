@@ -90,9 +90,9 @@ def refer(
         for k in range(n):
             unknowns[REFERENCE, k] = high
         if form == SINGLE:
-            gather_rows(task.kernels.single, task.rows, grid)
+            gather_rows(task.kernels.single, task.rows, 0, n, grid)
         else:
-            gather_rows(task.kernels.double, task.rows, grid)
+            gather_rows(task.kernels.double, task.rows, 0, n, grid)
         for i in range(grid.shape[1]):
             grid[BASE, i] = marginal[i] - task.highest
         # The -1 is that of the paper's kernel exp(-rho C - 1).
@@ -251,7 +251,7 @@ def evaluate_logs(task: Task, grid: NDArray[Any], unknowns: Vector) -> Point:
     level, _ = refer(task, grid, unknowns, A, ABSORBED)
     for k in range(round_up(n)):
         unknowns[WEIGHTS, k] = 1.0
-    add_rows(grid, unknowns, n)
+    add_rows(grid, unknowns, n, WEIGHTS, SUMS)
     for i in range(grid.shape[1]):
         # K v = exp(log_sum + m - 1), where spare is the m of absorb_rows; u = r / (K v).
         log_sum = fast_log(grid[SUMS, i])

@@ -113,32 +113,32 @@ class Point(NamedTuple):
 
 BASE = 0
 """The logarithm of the marginals but for the kernel."""
-SUMS = 1
+SUMS = np.int64(1)
 """``K v``, relative to the reference."""
 INVERSE = 2
 """``1 / sums``."""
 MARGINALS = 3
 """``Delta``, relative to ``exp(level)``."""
-SPARE = 4
+SPARE = np.int64(4)
 ROWS = 5
 """The first of the kernel rows of the nonzeros, relative to the reference."""
 
 # The second, ``unknowns``, is float64 with rows as long as the nonzeros, then a square matrix:
 
-LOG_X = 0
+LOG_X = np.int64(0)
 # Arguments of kernels have a type of NumPy: Numba compiles anew for each Python constant.
 A = np.int64(1)
 """``log v``, the unknowns."""
 TRIAL = np.int64(2)
 REFERENCE = 3
 """The ``a`` that the kernel rows are relative to."""
-WEIGHTS = 4
+WEIGHTS = np.int64(4)
 """``v`` relative to the reference."""
-Q = 5
+Q = np.int64(5)
 """Column sums of the plan, relative to ``exp(level)``."""
-H = 6
+H = np.int64(6)
 """``log`` of the column sums of the plan over what they should be."""
 TRIAL_H = 7
-STEP = 8
+STEP = np.int64(8)
 KEPT = 9
 MATRIX = 10
