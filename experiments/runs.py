@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 REPEATS = ("sample", "start", "fold")
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    """Read whole numbers, separated by commas, from a command line."""
+    return tuple(int(number) for number in text.split(","))
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Read words, separated by commas, from a command line."""
+    return tuple(text.split(","))
+
+
 class Store:
     """Finished units in a file.
 

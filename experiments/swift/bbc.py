@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from experiments.runs import Store, command, environment, markdown, run_units, write_section
+from experiments.runs import (
+    Store,
+    command,
+    environment,
+    markdown,
+    numbers,
+    run_units,
+    words,
+    write_section,
+)
 from experiments.swift import bbc_report as report
 from experiments.swift.articles import N_DEVELOPMENT, POOL_SEED, load_articles, pools
 from experiments.swift.bbc_develop import ABLATION, develop, load_settings
@@ -39,8 +48,6 @@ PARTS = ("develop", "table1", "table2", "table5", "noise", "extra")
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    numbers = lambda text: tuple(int(n) for n in text.split(","))  # noqa: E731
-    words = lambda text: tuple(text.split(","))  # noqa: E731
     parser.add_argument("--parts", type=words, default=PARTS, help=f"some of {','.join(PARTS)}")
     parser.add_argument("--samples", type=int, default=5, help="samples of 400 articles")
     parser.add_argument("--starts", type=int, default=3, help="random starts (table1)")

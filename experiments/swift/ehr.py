@@ -33,7 +33,16 @@ from experiments.classify import (
     raw_models,
 )
 from experiments.lasso import LassoPath
-from experiments.runs import Store, command, environment, markdown, run_units, write_section
+from experiments.runs import (
+    Store,
+    command,
+    environment,
+    markdown,
+    numbers,
+    run_units,
+    words,
+    write_section,
+)
 from experiments.swift.methods import (
     METHODS,
     OURS,
@@ -60,8 +69,6 @@ _SAMPLE_COSTS = ("separate", "cosine")
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    numbers = lambda text: tuple(int(n) for n in text.split(","))  # noqa: E731
-    words = lambda text: tuple(text.split(","))  # noqa: E731
     parser.add_argument("--parts", type=words, default=PARTS, help=f"some of {','.join(PARTS)}")
     parser.add_argument("--outcome", default="Hypertension", help="description of a diagnosis")
     parser.add_argument("--samples", type=int, default=5, help="ways to cut the folds")

@@ -22,7 +22,15 @@ from benchmarks.quiet import per_iteration, timed
 from threadpoolctl import threadpool_limits
 
 import polyad
-from experiments.runs import Store, command, environment, markdown, run_units, write_section
+from experiments.runs import (
+    Store,
+    command,
+    environment,
+    markdown,
+    numbers,
+    run_units,
+    write_section,
+)
 from experiments.swift.methods import cosine_distance
 from experiments.swift.patients import EVALUATION, make_cohort
 from experiments.swift.reference import (
@@ -52,7 +60,6 @@ _OUTCOME = "Hypertension"
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    numbers = lambda text: tuple(int(n) for n in text.split(","))  # noqa: E731
     parser.add_argument("--patients", type=numbers, default=(60, 125, 250, 500, 960))
     parser.add_argument("--ranks", type=numbers, default=(5, 10, 20, 40))
     parser.add_argument("--steps", type=numbers, default=(1, 10, 20, 50))

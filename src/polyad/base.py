@@ -464,32 +464,3 @@ def _portable(value: Any) -> Any:
         is_text = value.dtype == object and all(isinstance(item, str) for item in value.flat)
         return value.astype(str) if is_text else value
     return value
-
-
-def joined_labels(old: np.ndarray | None, new: np.ndarray | None) -> np.ndarray | None:
-    """Return the labels of earlier and further samples, or None if neither has any."""
-    if old is None and new is None:
-        return None
-    if old is None or new is None:
-        has, lacks = ("earlier", "new") if new is None else ("new", "earlier")
-        message = (
-            f"The {has} samples have labels and the {lacks} ones have none. Give a LabelledTensor "
-            "with labels for the samples, or go on without any: set model.labels_[0] = None and "
-            "give the samples without labels."
-        )
-        raise InvalidInputError(message)
-    if old.dtype.kind != new.dtype.kind:
-        message = (
-            f"The new samples have labels of type {new.dtype}, the earlier ones of type "
-            f"{old.dtype}. Convert them to the same type."
-        )
-        raise InvalidInputError(message)
-    repeated = new[find_labels(old, new) >= 0]
-    if len(repeated):
-        message = (
-            f"{len(repeated)} of the new samples have labels of earlier ones: {shown(repeated)}. "
-            "partial_fit adds samples and cannot add to one: give each its own label, or fit all "
-            "data of a sample at once."
-        )
-        raise InvalidInputError(message)
-    return np.concatenate([old, new])

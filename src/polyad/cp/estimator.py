@@ -11,7 +11,6 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval
 
 from polyad.arrays import Array, to_numpy
-from polyad.base import joined_labels
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.online import OnlineSums, add_batch, sums_of_fit
 from polyad.cp.problem import CompleteProblem, Problem, build_problem
@@ -20,6 +19,7 @@ from polyad.cp.solver import AlternatingLeastSquares
 from polyad.exceptions import InvalidInputError, NumericalError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.kruskal import KruskalTensor, column_norms
+from polyad.tensor.label_values import joined_labels
 from polyad.threads import thread_limit
 
 if TYPE_CHECKING:

@@ -325,3 +325,32 @@ def as_positions(pick: Any, length: int, *, name: str) -> int | NDArray[np.intp]
         message = f"A position of mode {name!r} is given more than once. Give each one once."
         raise InvalidInputError(message)
     return positions
+
+
+def joined_labels(old: NDArray[Any] | None, new: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return the labels of earlier and further samples, or None if neither has any."""
+    if old is None and new is None:
+        return None
+    if old is None or new is None:
+        has, lacks = ("earlier", "new") if new is None else ("new", "earlier")
+        message = (
+            f"The {has} samples have labels and the {lacks} ones have none. Give a LabelledTensor "
+            "with labels for the samples, or go on without any: set model.labels_[0] = None and "
+            "give the samples without labels."
+        )
+        raise InvalidInputError(message)
+    if old.dtype.kind != new.dtype.kind:
+        message = (
+            f"The new samples have labels of type {new.dtype}, the earlier ones of type "
+            f"{old.dtype}. Convert them to the same type."
+        )
+        raise InvalidInputError(message)
+    repeated = new[find_labels(old, new) >= 0]
+    if len(repeated):
+        message = (
+            f"{len(repeated)} of the new samples have labels of earlier ones: {shown(repeated)}. "
+            "partial_fit adds samples and cannot add to one: give each its own label, or fit all "
+            "data of a sample at once."
+        )
+        raise InvalidInputError(message)
+    return np.concatenate([old, new])

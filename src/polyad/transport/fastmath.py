@@ -86,7 +86,7 @@ def _exp64(x: Any) -> Any:
     y: Any = np.uint64(bits).view(np.float64)
     y = y if x >= _EXP_LEAST else 0.0
     y = y if x <= _EXP_MOST else np.inf
-    return y if x == x else np.nan  # noqa: PLR0124
+    return y if x == x else np.nan  # noqa: PLR0124  (not NaN)
 
 
 def _log64(x: Any) -> Any:
@@ -120,7 +120,7 @@ def _exp32(x: Any) -> Any:
     y = np.uint32(bits).view(np.float32)
     y = y if x >= _EXP_LEAST_32 else _ZERO_32
     y = y if x <= _EXP_MOST_32 else _INF_32
-    return y if x == x else _NAN_32  # noqa: PLR0124
+    return y if x == x else _NAN_32  # noqa: PLR0124  (not NaN)
 
 
 def _log32(x: Any) -> Any:

@@ -14,7 +14,6 @@ from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad.base import joined_labels
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
@@ -33,6 +32,7 @@ from polyad.fitting.checkpoint import digest
 from polyad.fitting.driver import FitError
 from polyad.sources import Batch, MemorySource, SampleSource, matching, open_source
 from polyad.tensor.kruskal import KruskalTensor
+from polyad.tensor.label_values import joined_labels
 from polyad.threads import thread_limit
 
 if TYPE_CHECKING:

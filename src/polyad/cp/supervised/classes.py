@@ -47,7 +47,7 @@ def _is_nothing(value: Any) -> bool:
     """Recognise None, NaN and the missing values of pandas, none of which equals itself."""
     if value is None:
         return True
-    different = value != value  # noqa: PLR0124
+    different = value != value  # noqa: PLR0124  (true of NaN alone)
     return type(different).__name__ == "NAType" or (
         isinstance(different, bool | np.bool_) and bool(different)
     )
