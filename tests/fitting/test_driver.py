@@ -34,6 +34,13 @@ def test_stops_at_the_floor():
     assert result.history.n_iter == 2
 
 
+def test_goes_on_below_zero_where_that_is_not_the_least():
+    values = [8.0, 1.0, -1.0, -5.0, -5.05, -9.0]
+    result = fit(Scripted(values, least=-np.inf, scale=100.0), tol=1e-3)
+    assert result.status is Status.CONVERGED
+    assert result.history.objective == values[:5]
+
+
 def test_zero_tol_runs_all_iterations():
     result = fit(Scripted([1.0] * 8), tol=0.0, max_iter=7)
     assert result.status is Status.MAX_ITER

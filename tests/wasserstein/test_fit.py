@@ -60,6 +60,17 @@ def test_dense_and_sparse_data_are_the_same():
     assert dense.history_.objective == sparse.history_.objective
 
 
+def test_an_objective_below_zero_is_not_the_end():
+    # Where entropy weighs more than the divergences, the objective passes zero on its way down.
+    X, _ = twin.small_data((9, 5, 4))
+    model = WassersteinCP(4, epsilon=0.1, marginal_penalty=0.02, random_state=0).fit(X)
+    objective = np.array(model.history_.objective)
+    assert objective[-1] < 0
+    assert np.count_nonzero(objective < 0) > 2
+    change = (objective[-2] - objective[-1]) / (3 * 0.02 * X.sum())
+    assert change <= model.tol
+
+
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),

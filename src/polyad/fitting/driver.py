@@ -43,6 +43,11 @@ class Solver(ABC, Generic[S]):
     promises_descent: ClassVar[bool] = True
     #: Objectives that differ by less than this differ by rounding only.
     floor: float = 0.0
+    #: No objective is lower, so that one this low ends the fit; minus infinity if nobody knows.
+    least: float = 0.0
+    #: Changes are compared with the objective, or with this if it is larger: for objectives that
+    #: may pass zero on their way down.
+    scale: float = 0.0
     #: Whether the objective of the start is comparable with those of iterations. If not, it is only
     #: shown: the first iteration takes the place of the start.
     measures_start: ClassVar[bool] = True
@@ -105,7 +110,8 @@ class FitOptions:
         The largest number of iterations.
     tol : float
         Stop when an iteration lowers the objective by less than ``tol`` times its value, or when
-        the objective is below the solver's floor. Zero runs all of ``max_iter``.
+        the objective is within the solver's floor of the least possible. Zero runs all of
+        ``max_iter``.
     time_budget : float, optional
         Stop after this many seconds.
     callbacks : sequence of callable
@@ -267,7 +273,7 @@ def _ending(
             return Status.DIVERGED
         if options.tol > 0 and _is_settled(solver, objectives, options.tol):
             return Status.CONVERGED
-    if options.tol > 0 and objectives and objectives[-1] <= solver.floor:
+    if options.tol > 0 and objectives and objectives[-1] <= solver.least + solver.floor:
         return Status.CONVERGED
     if result.history.n_iter >= options.max_iter:
         return Status.MAX_ITER
@@ -283,9 +289,11 @@ def _is_settled(solver: Solver[Any], objectives: list[float], tol: float) -> boo
     # Differences below the floor are rounding, and rounding never ends.
     if solver.patience == 1:
         before, last = objectives[-2:]
-        return abs(before - last) <= max(tol * abs(before), solver.floor)
-    before, last = min(objectives[: -solver.patience]), min(objectives[-solver.patience :])
-    return before - last <= max(tol * abs(before), solver.floor)
+        change = abs(before - last)
+    else:
+        before, last = min(objectives[: -solver.patience]), min(objectives[-solver.patience :])
+        change = before - last
+    return change <= max(tol * max(abs(before), solver.scale), solver.floor)
 
 
 def _is_rise(solver: Solver[Any], objective: float, best: float) -> bool:

@@ -96,8 +96,9 @@ class WassersteinCP(CPFamily):
     max_iter : int, default=200
         The largest number of iterations.
     tol : float, default=1e-4
-        Stop when an iteration lowers the objective by less than this part of it. Zero always does
-        ``max_iter`` iterations.
+        Stop when an iteration lowers the objective by less than this part of it, or of the
+        objective of a model of nothing, if that is larger. Zero always does ``max_iter``
+        iterations.
     fixed_modes : sequence of int, default=()
         Modes whose factors are kept as given in ``init``.
     time_budget : float, default=None

@@ -375,7 +375,7 @@ class TransportProblem(FitData):
 def separate_marginals(
     x: NDArray[Any], model: NDArray[Any], schedule: Schedule
 ) -> NDArray[np.float64]:
-    r"""Return the transports of single entries, :math:`T^{2 	au + 1} = (x \hat x)^	au / e`.
+    r"""Return the transports of single entries, :math:`T^{2 \tau + 1} = (x \hat x)^\tau / e`.
 
     Parameters
     ----------

@@ -88,8 +88,11 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
         self.inner_iter = inner_iter
         # The samples come last, as in all of the family.
         self.free_modes.sort(key=lambda mode: mode == 0)
-        scale = len(problem.shape) * problem.schedule.penalty * problem.total
-        self.floor = _ROUNDING[problem.dtype.name] * scale
+        # The objective of a model of nothing. Entropies are negative and may take the objective
+        # below zero, which is not its minimum.
+        self.scale = len(problem.shape) * problem.schedule.penalty * problem.total
+        self.least = -np.inf
+        self.floor = _ROUNDING[problem.dtype.name] * self.scale
         # What was found of the latest state is too large to be a part of it. It follows from the
         # state, and is found again where it is lost.
         self._latest: tuple[WassersteinState, Evaluation] | None = None

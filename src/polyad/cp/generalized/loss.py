@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -32,12 +32,16 @@ class Loss(ABC):
         How ``loss=`` calls it.
     lower : float
         The lower bound of model values and factors: zero, or minus infinity for none.
+    least : float
+        No value of the loss is lower; minus infinity if nobody knows.
     domain : str
         In words, which entries are accepted.
     """
 
     name: str
     lower: float = -math.inf
+    # Not a field of the losses that are dataclasses.
+    least: ClassVar[float] = 0.0
     domain: str = "all numbers"
     #: What to do with data that is not accepted.
     advice: str = "Replace these values, or mark them as missing (NaN)."
@@ -151,6 +155,7 @@ class CustomLoss(Loss):
     """
 
     name = "custom"
+    least: ClassVar[float] = -math.inf
     domain = "what its accepts function says"
 
     def __init__(
