@@ -67,7 +67,8 @@ def develop(store: Store, options: Namespace) -> None:
                 tuple(
                     {**point, "costs": {"samples": cost, "features": cost}}
                     for point in METHODS[OURS].grid
-                    if point["epsilon"] in (0.1, 0.05) and point["marginal_penalty"] < 10
+                    if point["epsilon"] in (1.0, 0.3, 0.1)
+                    and point["marginal_penalty"] in (0.1, 1.0)
                 ),
                 (_MIDDLE_RANK,),
             )
@@ -133,7 +134,7 @@ def _choose_costs(
             {
                 "method": OURS,
                 "rank": _MIDDLE_RANK,
-                "parameters": {"epsilon": 0.05, "marginal_penalty": penalty, "costs": cost},
+                "parameters": {"epsilon": 0.3, "marginal_penalty": penalty, "costs": cost},
                 "scaling": "all",
             }
             for penalty in (0.1, 1.0)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Unit = dict[str, Any]
 
-NOISE_LEVELS = (0.05, 0.10, 0.15, 0.20, 0.25, 0.30)
+NOISE_LEVELS = (0.10, 0.20, 0.30)
 FEW_LABELS = (25, 50, 100)
 RAW = tuple(raw_models(0))
 

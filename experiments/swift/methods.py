@@ -55,8 +55,9 @@ class Method:
     max_starts: int = 1000
 
 
-EPSILONS = (0.1, 0.05, 0.02, 0.01, 0.001)
-PENALTIES = (0.1, 1.0, 10.0)
+EPSILONS = (1.0, 0.3, 0.1, 0.03)
+PENALTIES = (0.03, 0.1, 0.3, 1.0)
+WEIGHTS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 METHODS: dict[str, Method] = {
     OURS: Method(
@@ -68,44 +69,51 @@ METHODS: dict[str, Method] = {
         ),
     ),
     "CP": Method(
-        "CP-ALS", "CP", {"init": "random"}, tuple({"max_iter": n} for n in (30, 100, 300))
+        "CP-ALS",
+        "CP",
+        {"init": "random"},
+        tuple({"max_iter": n, "ridge": r} for n in (10, 30, 100, 300) for r in (0.0, 0.1)),
     ),
     "NonnegativeCP": Method(
         "CP-NMU",
         "NonnegativeCP",
         {"init": "random", "solver": "mu"},
-        tuple({"max_iter": n} for n in (30, 100, 300)),
+        tuple({"max_iter": n, "ridge": r} for n in (10, 30, 100, 300) for r in (0.0, 0.1)),
     ),
     "SupervisedCP": Method(
         "Supervised CP",
         "SupervisedCP",
         {"init": "random", "max_iter": 200},
-        tuple({"label_weight": weight} for weight in (0.01, 0.1, 1.0)),
+        tuple({"label_weight": weight} for weight in WEIGHTS),
         supervised=True,
     ),
     "SimilarityCP": Method(
         "Similarity based CP",
         "SimilarityCP",
         {"init": "random", "max_iter": 200, "similarities": "presence"},
-        tuple({"similarity_weight": weight} for weight in (0.01, 0.1, 1.0)),
+        tuple({"similarity_weight": weight} for weight in WEIGHTS),
     ),
     "GeneralizedCP gamma": Method(
         "CP-Continuous",
         "GeneralizedCP",
         # The gamma loss is for numbers above zero: zeros are not seen by it.
         {"init": "random", "loss": "gamma", "missing": "unobserved"},
-        tuple({"max_iter": n} for n in (30, 100)),
+        tuple({"max_iter": n} for n in (10, 30, 100)),
+        max_starts=1,
     ),
     "GeneralizedCP bernoulli": Method(
         "CP-Binary",
         "GeneralizedCP",
         {"init": "random", "loss": "bernoulli"},
-        tuple({"max_iter": n} for n in (30, 100)),
+        tuple({"max_iter": n} for n in (10, 30)),
         binary=True,
         max_starts=1,
     ),
     "PoissonCP": Method(
-        "CP-APR", "PoissonCP", {"init": "random"}, tuple({"max_iter": n} for n in (20, 50, 200))
+        "CP-APR",
+        "PoissonCP",
+        {"init": "random"},
+        tuple({"max_iter": n} for n in (5, 10, 20, 50, 200)),
     ),
 }
 
