@@ -22,11 +22,13 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
-from polyad.tensor.products import contract_columns, khatri_rao
 from polyad.threads import run_blocks
-from polyad.wasserstein.kernels import add_fibres, add_ratios, divide_into
+from polyad.wasserstein.kernels import (
+    add_fibre_ratios,
+    add_fibres,
+    add_ratios,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
 # Sums over many blocks are made in this many parts, each in order: the same for any thread count.
 _PARTS = 8
-# Numbers in a block of the dense tensor.
+# The fewest numbers of the dense tensor that are worth a part of their own.
 _BLOCK = 1 << 17
 # The fewest nonzeros that are worth a part of their own.
 _NONZEROS = 1 << 13
@@ -109,31 +111,20 @@ class DenseMarginals(Marginals):
         add_fibres(marginals, firsts[start:stop], self._strides[number], self.total.reshape(-1))
 
     def numerator(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
-        """Return the numerator of the update of a mode."""
-        first, *rest = (factor.astype(self.total.dtype) for factor in factors)
-        columns = khatri_rao(rest)
-        data = self.total.reshape(len(first), -1)
-        step = max(1, _BLOCK // max(1, data.shape[1]))
-        if mode == 0:
-            rows = np.empty(first.shape)
-
-            def fill(start: int, stop: int) -> None:
-                rows[start:stop] = _ratios(data, first, columns, start, stop) @ columns
-
-            run_blocks(fill, _cuts(0, len(first), step))
-            return rows
+        """Return the numerator of the update of a mode: all cells are fibres of the last one."""
+        own = tuple(factor.astype(self.total.dtype) for factor in factors)
+        transposed = np.ascontiguousarray(own[-1].T)
+        fibres = self.total.reshape(-1, self.total.shape[-1])
 
         def part(start: int, stop: int) -> NDArray[np.float64]:
-            partial = np.zeros((first.shape[1], len(columns)))
-            for begin, end in _cuts(start, stop, step):
-                partial += first[begin:end].T @ _ratios(data, first, columns, begin, end)
+            partial = np.zeros(factors[mode].shape)
+            places = np.zeros((len(own), stop - start), np.int64)
+            places[:-1] = np.unravel_index(np.arange(start, stop), self.total.shape[:-1])
+            place = (len(own) - 1, mode, 0)
+            add_fibre_ratios(fibres[start:stop], places, own, transposed, place, partial)
             return partial
 
-        partial = _sum_of_parts(part, len(first), step)
-        shape = (-1, *(len(factor) for factor in rest))
-        wide = [factor.astype(np.float64) for factor in rest]
-        total: NDArray[np.float64] = contract_columns(partial.reshape(shape), wide, mode - 1, mode)
-        return total.T
+        return _sum_of_parts(part, len(fibres), max(1, _BLOCK // fibres.shape[1]))
 
 
 class FibreMarginals(Marginals):
@@ -177,68 +168,41 @@ class FibreMarginals(Marginals):
 
     def numerator(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
         """Return the numerator of the update of a mode."""
-        own = [factor.astype(self.tensor.dtype) for factor in factors]
+        own = tuple(factor.astype(self.tensor.dtype) for factor in factors)
         total = np.zeros(factors[mode].shape)
-        for number, fibres in enumerate(self.fibres):
-            along = self._along if fibres.mode == mode else self._across
-            total += along(number, own, mode)
+        for number in range(len(self.fibres)):
+            total += self._in_fibres(number, own, mode)
         if self.entries is not None:
             total += self._at_nonzeros(self.entries, own, mode)
         return total
 
-    def _along(
-        self, number: int, factors: Sequence[NDArray[Any]], mode: int
+    def _in_fibres(
+        self, number: int, factors: tuple[NDArray[Any], ...], mode: int
     ) -> NDArray[np.float64]:
-        """Sum the ratios of the mode's own fibres."""
+        """Sum the ratios of the fibres of one mode."""
         fibres = self.fibres[number]
+        transposed = np.ascontiguousarray(factors[fibres.mode].T)
 
         def part(first: int, last: int) -> NDArray[np.float64]:
             partial = np.zeros(factors[mode].shape)
             for block in range(first, last):
-                ratios, products = self._block(number, block, factors)
-                partial += ratios.T @ products
+                marginals = self._kept.get((number, block))
+                if marginals is None:
+                    marginals = self._again(number, block)
+                place = (fibres.mode, mode, fibres.blocks[block][0])
+                add_fibre_ratios(marginals, fibres.places, factors, transposed, place, partial)
             return partial
 
         return _sum_of_parts(part, len(fibres.blocks), 1)
 
-    def _across(
-        self, number: int, factors: Sequence[NDArray[Any]], mode: int
-    ) -> NDArray[np.float64]:
-        """Sum the ratios of the fibres of another mode: each fibre goes to one row."""
-        fibres = self.fibres[number]
-        rows = np.empty((fibres.n_fibres, factors[0].shape[1]))
-
-        def fill(block: int) -> None:
-            start, stop = fibres.blocks[block]
-            ratios, _ = self._block(number, block, factors)
-            rows[start:stop] = ratios @ factors[fibres.mode]
-            rows[start:stop] *= fibres.products_without(factors, start, stop, mode)
-
-        run_blocks(fill, ((block,) for block in range(len(fibres.blocks))))
-        return _collect(rows, fibres.places[mode], len(factors[mode]))
-
-    def _block(
-        self, number: int, block: int, factors: Sequence[NDArray[Any]]
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return marginals over model of a block of fibres, and its Khatri-Rao rows."""
-        fibres = self.fibres[number]
-        products = fibres.products(factors, *fibres.blocks[block])
-        model = products @ factors[fibres.mode].T
-        marginals = self._kept.get((number, block))
-        if marginals is None:
-            marginals = self._again(number, block)
-        divide_into(marginals, model)
-        return model, products
-
     def _at_nonzeros(
-        self, entries: NDArray[Any], factors: Sequence[NDArray[Any]], mode: int
+        self, entries: NDArray[Any], factors: tuple[NDArray[Any], ...], mode: int
     ) -> NDArray[np.float64]:
         """Sum the ratios of the modes along which nothing moves."""
 
         def part(start: int, stop: int) -> NDArray[np.float64]:
             partial = np.zeros(factors[mode].shape)
-            own = tuple(factors)
-            add_ratios(entries, self._coords, own, (mode, start, stop), partial)
+            add_ratios(entries, self._coords, factors, (mode, start, stop), partial)
             return partial
 
         return _sum_of_parts(part, self.tensor.nnz, _NONZEROS)
@@ -287,21 +251,12 @@ def inverse(masses: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(alive, 1.0 / np.where(alive, masses, 1.0), 0.0)
 
 
-def _ratios(
-    data: NDArray[Any], first: NDArray[Any], columns: NDArray[Any], start: int, stop: int
-) -> NDArray[Any]:
-    """Return data over model for some rows of an unfolding."""
-    model: NDArray[Any] = first[start:stop] @ columns.T
-    divide_into(data[start:stop], model)
-    return model
-
-
 def _sum_of_parts(
     part: Callable[[int, int], NDArray[np.float64]], length: int, step: int
 ) -> NDArray[np.float64]:
     """Sum ``part(start, stop)`` over a range that is cut by its length alone."""
     size = max(step, -(-length // _PARTS))
-    cuts = _cuts(0, length, size) or [(0, 0)]
+    cuts = [(k, min(k + size, length)) for k in range(0, length, size)] or [(0, 0)]
     results: list[Any] = [None] * len(cuts)
 
     def fill(number: int, start: int, stop: int) -> None:
@@ -312,15 +267,3 @@ def _sum_of_parts(
     for result in results[1:]:
         total += result
     return total
-
-
-def _cuts(start: int, stop: int, step: int) -> list[tuple[int, int]]:
-    return [(k, min(k + step, stop)) for k in range(start, stop, step)]
-
-
-def _collect(rows: NDArray[Any], targets: NDArray[Any], n_targets: int) -> NDArray[np.float64]:
-    """Add each row to the row of the result that it belongs to."""
-    n_rows = len(rows)
-    places = csr_array((np.ones(n_rows), targets, np.arange(n_rows + 1)), shape=(n_rows, n_targets))
-    collected: NDArray[np.float64] = places.T @ rows
-    return collected

@@ -10,6 +10,7 @@ import numpy as np
 from polyad.tensor.fibres import sorting_order
 from polyad.tensor.kernels import find_fibres
 from polyad.transport.fibres import SparseFibres
+from polyad.wasserstein.kernels import multiply_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ class Fibres:
         The size of that mode.
     offsets : ndarray of shape (n_fibres + 1,)
         Where the nonzeros of each fibre begin.
-    places : list of ndarray of shape (n_fibres,)
+    places : ndarray of shape (n_modes, n_fibres)
         The coordinates of the fibres in each mode; zeros in their own.
     blocks : tuple of (start, stop)
         Consecutive fibres that are worked on at a time.
@@ -45,7 +46,7 @@ class Fibres:
     mode: int
     length: int
     offsets: NDArray[np.int64]
-    places: list[NDArray[np.int64]]
+    places: NDArray[np.int64]
     blocks: tuple[tuple[int, int], ...]
     nonzeros: tuple[SparseFibres, ...]
 
@@ -68,20 +69,9 @@ class Fibres:
         -------
         ndarray of shape (stop - start, n_components)
         """
-        return self.products_without(factors, start, stop, self.mode)
-
-    def products_without(
-        self, factors: Sequence[NDArray[Any]], start: int, stop: int, mode: int
-    ) -> NDArray[Any]:
-        """Return the same products, without those of one more mode."""
-        result = None
-        for k, factor in enumerate(factors):
-            if k not in (self.mode, mode):
-                rows = factor[self.places[k][start:stop]]
-                result = rows if result is None else np.multiply(result, rows, out=result)
-        if result is None:  # a matrix has no third mode
-            return np.ones((stop - start, factors[0].shape[1]), factors[0].dtype)
-        return result
+        rows = np.empty((stop - start, factors[0].shape[1]), factors[0].dtype)
+        multiply_rows(tuple(factors), self.places, (self.mode, self.mode, start), rows)
+        return rows
 
 
 def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> Fibres:
@@ -102,8 +92,8 @@ def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> Fibres:
     n_fibres = find_fibres(coords[others], starts)
     offsets = starts[: n_fibres + 1].copy()
     first = offsets[:-1]
-    places = [coords[k].take(first).astype(np.int64) for k in range(tensor.ndim)]
-    places[mode] = np.zeros(n_fibres, np.int64)
+    places = np.take(coords, first, axis=1).astype(np.int64)
+    places[mode] = 0
     length = tensor.shape[mode]
     step = max(1, _BLOCK // length)
     blocks = tuple((k, min(k + step, n_fibres)) for k in range(0, n_fibres, step))
