@@ -40,6 +40,8 @@ _PADDING = 16
 _SINGLE_RANGE, _DOUBLE_RANGE = 24.0, 100.0
 # Beyond this the cost, in units of epsilon, has no digits left to tell plans apart.
 _LARGEST = 1e12
+# The residual of a solution.
+_TOLERANCE = 1e-10
 # Evaluations of the residual before the second attempt; five are usual.
 _BUDGET = 20
 # Multiplications in a block of fibres: long against the cost of a call, short against a fit.
@@ -225,7 +227,7 @@ class FibreTransport:
         xhat: NDArray[Any],
         *,
         log_v: NDArray[np.float64] | None = None,
-        tol: float = 1e-10,
+        tol: float = _TOLERANCE,
     ) -> FibreSolution:
         """Solve the transport of each fibre.
 
@@ -254,7 +256,8 @@ class FibreTransport:
                 message = f"log_v has the shape {np.shape(log_v)}; one for each of {fibres.nnz}."
                 raise InvalidInputError(message)
             start[:] = log_v
-        return self._run(blocks.exact_block, fibres, xhat, start, (tol, _BUDGET))
+        dense, pieces = self._check(fibres, xhat), _cut(fibres.offsets, self.size)
+        return self._run((blocks.exact_block, tol, _BUDGET), fibres, dense, start, pieces)
 
     def sinkhorn(
         self, fibres: SparseFibres, xhat: NDArray[Any], *, n_steps: int = 25
@@ -276,20 +279,43 @@ class FibreTransport:
             message = f"n_steps={n_steps!r} must be at least 1."
             raise InvalidInputError(message)
         start = np.full(fibres.nnz, np.nan)
-        return self._run(blocks.published_block, fibres, xhat, start, (np.inf, n_steps))
+        dense, pieces = self._check(fibres, xhat), _cut(fibres.offsets, self.size)
+        method = (blocks.published_block, np.inf, n_steps)
+        return self._run(method, fibres, dense, start, pieces)
+
+    def solve_block(
+        self, fibres: SparseFibres, xhat: NDArray[Any], log_v: NDArray[np.float64]
+    ) -> FibreSolution:
+        """Solve like :meth:`solve`, in one piece on this thread, and check nothing.
+
+        Parameters
+        ----------
+        fibres : SparseFibres
+        xhat : ndarray of shape (n_fibres, size)
+            In C order.
+        log_v : ndarray of shape (nnz,)
+            The start, NaN where there is none; replaced by the solution.
+
+        Returns
+        -------
+        FibreSolution
+        """
+        piece = (0, fibres.n_fibres)
+        method = (blocks.exact_block, _TOLERANCE, _BUDGET)
+        return self._run(method, fibres, xhat, log_v, [piece])
 
     def _run(
         self,
-        kernel: Callable[..., None],
+        method: tuple[Callable[..., None], float, int],
         fibres: SparseFibres,
         xhat: NDArray[Any],
         log_v: NDArray[np.float64],
-        limits: tuple[float, int],
+        pieces: list[tuple[int, int]],
     ) -> FibreSolution:
-        dense = self._check(fibres, xhat)
-        n = fibres.n_fibres
+        """Run a kernel, with its tolerance and its budget, on each piece."""
+        (kernel, tol, budget), n = method, fibres.n_fibres
         results = Results(
-            np.empty_like(dense),
+            np.empty_like(xhat),
             log_v,
             np.empty(n),
             np.empty(n),
@@ -297,11 +323,10 @@ class FibreTransport:
             np.empty(n, np.int32),
             np.empty(n, np.uint8),
         )
-        rules = Rules(self.epsilon, self.marginal_penalty / self.epsilon, *limits)
-        given = Fibres(fibres.offsets, fibres.rows, fibres.values.astype(np.float64))
-        pieces = _cut(fibres.offsets, self.size)
+        rules = Rules(self.epsilon, self.marginal_penalty / self.epsilon, tol, budget)
+        given = Fibres(fibres.offsets, fibres.rows, fibres.values.astype(np.float64, copy=False))
         run_blocks(
-            kernel, ((self._kernels, given, dense, rules, piece, results) for piece in pieces)
+            kernel, ((self._kernels, given, xhat, rules, piece, results) for piece in pieces)
         )
         return FibreSolution(
             *results[:-1],

@@ -84,7 +84,7 @@ class WassersteinCP(CPFamily):
         comparison.
     sinkhorn_iter : int, default=25
         The number of steps of ``transport='sinkhorn'``.
-    inner_iter : int, default=5
+    inner_iter : int, default=2
         How many sweeps over the factors follow each transport. The paper has one.
     memory_limit : float, default=4.0
         How many gigabytes a fit may take beyond the data. Marginals that do not fit are computed
@@ -93,7 +93,7 @@ class WassersteinCP(CPFamily):
         Where to start: positive random numbers, or given nonnegative factors.
     n_init : int, default=1
         How often to fit; the fit with the lowest objective is kept.
-    max_iter : int, default=200
+    max_iter : int, default=500
         The largest number of iterations.
     tol : float, default=1e-4
         Stop when an iteration lowers the objective by less than this part of it, or of the
@@ -202,11 +202,11 @@ class WassersteinCP(CPFamily):
         marginal_penalty: float = 1.0,
         transport: str = "exact",
         sinkhorn_iter: int = 25,
-        inner_iter: int = 5,
+        inner_iter: int = 2,
         memory_limit: float = 4.0,
         init: Any = "random",
         n_init: int = 1,
-        max_iter: int = 200,
+        max_iter: int = 500,
         tol: float = 1e-4,
         fixed_modes: Iterable[int] = (),
         time_budget: float | None = None,

@@ -362,13 +362,13 @@ class TransportProblem(FitData):
         model = fibres.products(factors, start, stop) @ factors[fibres.mode].T
         transport = self.transports[number]
         if schedule.n_steps is None:
-            found = transport.solve(nonzeros, model, log_v=own)
+            found = transport.solve_block(nonzeros, model, own)
             saving = schedule.rate * float(found.masses.sum())
         else:
             found = transport.sinkhorn(nonzeros, model, n_steps=schedule.n_steps)
             both = model.sum(dtype=np.float64) + nonzeros.values.sum(dtype=np.float64)
             saving = schedule.penalty * float(both) - float(found.values.sum())
-        own[:] = found.log_v
+            own[:] = found.log_v
         return BlockTransport(found.marginals, saving, found.n_unsolved)
 
 
