@@ -33,9 +33,10 @@ class Scripted(Solver[Point]):
 
     name: ClassVar[str] = "Scripted"
 
-    def __init__(self, values: list[float], *, floor: float = 0.0) -> None:
+    def __init__(self, values: list[float], *, floor: float = 0.0, least: float = 0.0) -> None:
         self.values = values
         self.floor = floor
+        self.least = least
 
     def step(self, state: Point) -> Point:
         return Point(state.position + 1)

@@ -90,6 +90,23 @@ def test_the_objective_never_rises(seed, rank, weights, costs, scale):
     assert all((factor >= 0).all() for factor in model.factors_)
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "penalty", "scale"), [(1.0, 1.0, 1.0), (0.05, 1e-3, 1.0), (0.05, 1.0, 1e-12)]
+)
+def test_an_objective_below_zero_is_no_reason_to_stop(epsilon, penalty, scale):
+    """The entropy makes the loss negative, for a large epsilon from the start."""
+    X, _ = twin.small_data()
+    weights = {"epsilon": epsilon, "marginal_penalty": penalty}
+    model = WassersteinCP(2, tol=1e-6, random_state=0, **weights).fit(scale * X)
+    assert model.objective_ < 0
+    assert model.status_ is Status.CONVERGED
+    assert model.n_iter_ > 3
+    # More iterations from there find next to nothing.
+    model.set_params(warm_start=True, max_iter=50, tol=0.0)
+    before = model.objective_
+    assert model.fit(scale * X).objective_ >= before - 2e-4 * abs(before)
+
+
 def test_float32_is_kept_and_close():
     X, _ = twin.small_data()
     single = WassersteinCP(2, random_state=0, max_iter=10, tol=0.0).fit(X.astype(np.float32))

@@ -43,6 +43,9 @@ class Solver(ABC, Generic[S]):
     promises_descent: ClassVar[bool] = True
     #: Objectives that differ by less than this differ by rounding only.
     floor: float = 0.0
+    #: What the objective can be at best. At it, to within the floor, the fit is over. Minus infinity
+    #: where zero is no bound, as with an entropy in the objective.
+    least: float = 0.0
     #: Whether the objective of the start is comparable with those of iterations. If not, it is only
     #: shown: the first iteration takes the place of the start.
     measures_start: ClassVar[bool] = True
@@ -105,7 +108,7 @@ class FitOptions:
         The largest number of iterations.
     tol : float
         Stop when an iteration lowers the objective by less than ``tol`` times its value, or when
-        the objective is below the solver's floor. Zero runs all of ``max_iter``.
+        it is within the solver's floor of the least it can be. Zero runs all of ``max_iter``.
     time_budget : float, optional
         Stop after this many seconds.
     callbacks : sequence of callable
@@ -267,7 +270,7 @@ def _ending(
             return Status.DIVERGED
         if options.tol > 0 and _is_settled(solver, objectives, options.tol):
             return Status.CONVERGED
-    if options.tol > 0 and objectives and objectives[-1] <= solver.floor:
+    if options.tol > 0 and objectives and objectives[-1] - solver.least <= solver.floor:
         return Status.CONVERGED
     if result.history.n_iter >= options.max_iter:
         return Status.MAX_ITER

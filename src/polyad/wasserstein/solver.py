@@ -78,6 +78,8 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
 
     name: ClassVar[str] = "WassersteinCP"
     promises_descent: ClassVar[bool] = True
+    # The entropy of a transport may be below zero, and with it the objective.
+    least = -np.inf
     state_type: ClassVar[type[Any]] = WassersteinState
     problem: TransportProblem
 

@@ -32,12 +32,15 @@ class Loss(ABC):
         How ``loss=`` calls it.
     lower : float
         The lower bound of model values and factors: zero, or minus infinity for none.
+    least : float
+        The lowest value that the loss can have: zero, or minus infinity if it is not known.
     domain : str
         In words, which entries are accepted.
     """
 
     name: str
     lower: float = -math.inf
+    least: float = 0.0
     domain: str = "all numbers"
     #: What to do with data that is not accepted.
     advice: str = "Replace these values, or mark them as missing (NaN)."
@@ -151,6 +154,7 @@ class CustomLoss(Loss):
     """
 
     name = "custom"
+    least = -math.inf
     domain = "what its accepts function says"
 
     def __init__(

@@ -169,6 +169,7 @@ class SampledSolver(FactorSolver[SampledState]):
     ) -> None:
         self.problem = problem
         self.loss = problem.loss
+        self.least = problem.loss.least
         self.free_modes = [k for k in range(len(problem.shape)) if k not in fixed_modes]
         self.fixed_modes = frozenset(fixed_modes)
         self.ridge = scaled_ridge(problem, ridge, len(self.free_modes))

@@ -103,6 +103,7 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         self.ridge = scaled_ridge(problem, ridge, len(self.free_modes))
         scale = abs(problem.constant()[1]) + abs(problem.offset)
         self.floor = _ROUNDING * scale * problem.unit
+        self.least = problem.loss.least
 
     def init(self, factors: Sequence[Array]) -> GeneralizedState:
         """Return the state of given factors; rows without observations are zero."""
