@@ -43,8 +43,8 @@ class Solver(ABC, Generic[S]):
     promises_descent: ClassVar[bool] = True
     #: Objectives that differ by less than this differ by rounding only.
     floor: float = 0.0
-    #: What the objective can be at best. At it, to within the floor, the fit is over. Minus infinity
-    #: where zero is no bound, as with an entropy in the objective.
+    #: What the objective can be at best. At it, to within the floor, the fit is over. It is minus
+    #: infinity where zero is no bound, as with an entropy in the objective.
     least: float = 0.0
     #: Whether the objective of the start is comparable with those of iterations. If not, it is only
     #: shown: the first iteration takes the place of the start.
