@@ -33,6 +33,7 @@ from polyad.fitting.checkpoint import digest
 from polyad.tensor.sparse import SparseTensor
 from polyad.threads import run_blocks
 from polyad.transport.fibres import FibreTransport
+from polyad.validation import refuse_negative
 from polyad.wasserstein.divergence import (
     DenseMarginals,
     FibreMarginals,
@@ -134,6 +135,11 @@ def read_nonnegative(given: TensorInput) -> SparseTensor:
     InvalidInputError
         If an entry is negative or missing; the first is named.
     """
+    advice = (
+        "A Wasserstein loss moves mass, which is not negative: give counts, zeros and ones, or "
+        "probabilities. CP takes data of any sign."
+    )
+    refuse_negative(given, advice)
     if given.is_sparse:
         stored = SparseTensor(given.data)
         values, coords = stored.values, stored.coords
@@ -143,19 +149,11 @@ def read_nonnegative(given: TensorInput) -> SparseTensor:
         values = array[coords]
     missing = np.flatnonzero(np.isnan(values))
     if missing.size:
+        place = tuple(int(row[missing[0]]) for row in coords)
         message = (
-            f"X has {missing.size} missing entries, first at {_place(coords, missing[0])}. A "
+            f"X has {missing.size} missing entries, first at {place}. A "
             "Wasserstein loss needs whole fibres: fill them first, or fit PoissonCP or CP, which "
             "leave them out."
-        )
-        raise InvalidInputError(message)
-    negative = np.flatnonzero(values < 0)
-    if negative.size:
-        message = (
-            f"Negative values in data: X has {negative.size} of them, first "
-            f"{values[negative[0]]:.6g} at {_place(coords, negative[0])}. A Wasserstein loss moves "
-            "mass, which is not negative: give counts, zeros and ones, or probabilities. CP takes "
-            "data of any sign."
         )
         raise InvalidInputError(message)
     kept = values > 0
@@ -197,10 +195,6 @@ def memory_for_marginals(
         )
         raise InvalidInputError(message)
     return limit - needed
-
-
-def _place(coords: Sequence[NDArray[Any]], entry: int) -> tuple[int, ...]:
-    return tuple(int(row[entry]) for row in coords)
 
 
 class TransportProblem(FitData):
@@ -375,7 +369,7 @@ class TransportProblem(FitData):
 def separate_marginals(
     x: NDArray[Any], model: NDArray[Any], schedule: Schedule
 ) -> NDArray[np.float64]:
-    r"""Return the transports of single entries, :math:`T^{2 	au + 1} = (x \hat x)^	au / e`.
+    r"""Return the transports of single entries, :math:`T^{2 \tau + 1} = (x \hat x)^\tau / e`.
 
     Parameters
     ----------
