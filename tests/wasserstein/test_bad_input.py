@@ -91,6 +91,21 @@ def test_a_long_mode_is_refused_before_its_cost_is_made():
     WassersteinCP(1, costs={1: "separate"}, random_state=0).fit(long)
 
 
+def test_factors_that_no_memory_holds_are_refused():
+    long = coo_array(([1.0, 2.0], ([0, 1], [0, 1], [1, 2])), shape=(2**40, 2**40, 3))
+    with pytest.raises(InvalidInputError, match=r"memory_limit is 4 GB.*fewer components"):
+        WassersteinCP(1, costs={1: "separate"}).fit(long)
+    with pytest.raises(InvalidInputError, match=r"take .* GB and memory_limit is 1e-06 GB"):
+        WassersteinCP(2, memory_limit=1e-6).fit(X)
+
+
+def test_components_that_are_zero_are_told():
+    start = [np.ones((6, 2)), np.ones((5, 2)), np.array([[1.0, 0.0]] * 4)]
+    with pytest.warns(UserWarning, match="1 of 2 components are zero"):
+        model = WassersteinCP(2, init=start, max_iter=3).fit(X)
+    assert [record["dead"] for record in model.history_] == [1] * len(model.history_)
+
+
 def test_a_frame_is_matched_by_label():
     from polyad import LabelledTensor
 

@@ -103,7 +103,8 @@ class WassersteinCP(CPFamily):
     time_budget : float, default=None
         Stop after this many seconds, over all restarts.
     random_state : int, RandomState instance or None, default=None
-        Seeds the start and random costs.
+        Seeds the start. An integer also seeds the cost ``"random"``, which is always the same
+        otherwise.
     n_jobs : int, default=None
         The number of threads; None or -1 uses all. Results do not depend on it.
     warm_start : bool, default=False
@@ -305,7 +306,8 @@ class WassersteinCP(CPFamily):
         """Return how many bytes are left for marginals."""
         modes = [mode for mode, moves in enumerate(moving) if moves]
         titles = [given.mode_title(mode) for mode in range(len(given.shape))]
-        return memory_for_marginals(tensor, modes, titles, float(self.memory_limit) * 2**30)
+        limit = float(self.memory_limit) * 2**30
+        return memory_for_marginals(tensor, int(self.n_components), modes, titles, limit)
 
     def _cost_seed(self) -> int:
         """Return the seed of random costs: the same for a fit and its new samples."""
@@ -344,6 +346,12 @@ class WassersteinCP(CPFamily):
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
         super()._store(solver, result)
         self.costs_ = solver.problem.costs
+        dead = int((self.weights_ == 0).sum())
+        if dead and not solver.problem.is_zero:
+            self._warn_about_data(
+                f"{dead} of {len(self.weights_)} components are zero: a component that is zero in "
+                "one mode, as a given init may be, stays so."
+            )
         self._sample_rule = solver.problem.sample_rule
 
     def __sklearn_tags__(self) -> Any:
