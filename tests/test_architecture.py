@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 GROUND = {"exceptions", "arrays", "compiled", "threads", "files", "_version"}
 FLOORS = {"tensor", "transport", "fitting"}
-MIDDLE = {"validation", "sources", "base"}
+MIDDLE = {"foreign", "validation", "sources", "base"}
 ROOMS = {"cp", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
@@ -25,8 +25,9 @@ ROOT = "polyad"
 MAY_USE = {
     **{part: set() for part in GROUND},
     **{floor: set() for floor in FLOORS},
-    "validation": {"tensor"},
-    "sources": {"validation", "tensor"},
+    "foreign": {"tensor"},
+    "validation": {"foreign", "tensor"},
+    "sources": {"foreign", "validation", "tensor"},
     "base": {"validation", "tensor", "fitting"},
     **{room: FLOORS | MIDDLE for room in ROOMS},
     "wasserstein": FLOORS | MIDDLE | {"cp"},
@@ -221,8 +222,8 @@ PUBLIC = {
     "polyad.wasserstein": ["WassersteinCP"],
     "polyad.transport": [
         *("FibreSolution", "FibreTransport", "SinkhornResult", "SparseFibres", "cosine_cost"),
-        *("grid_cost", "one_identity_cost", "random_cost", "sinkhorn", "tfidf_cost"),
-        *("validate_cost", "wasserstein_distance"),
+        *("grid_cost", "one_identity_cost", "presence_cost", "random_cost", "sinkhorn"),
+        *("tfidf_cost", "validate_cost", "wasserstein_distance"),
     ],
 }
 

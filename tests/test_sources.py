@@ -11,8 +11,8 @@ from scipy.sparse import coo_array, csr_array
 
 from polyad import LabelledTensor
 from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.foreign import sample_access
 from polyad.sources import BlockSource, MemorySource, StreamSource, open_source
-from polyad.validation import sample_access
 
 X = np.random.default_rng(0).random((50, 4, 3))
 

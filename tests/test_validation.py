@@ -16,7 +16,15 @@ import torch
 import xarray as xr
 from scipy.sparse import coo_array
 
-from polyad import CP, KruskalTensor, LabelledTensor
+from polyad import (
+    CP,
+    GeneralizedCP,
+    KruskalTensor,
+    LabelledTensor,
+    NonnegativeCP,
+    PoissonCP,
+    WassersteinCP,
+)
 from polyad.exceptions import InvalidInputError, InvalidTypeError, PolyadError
 from polyad.validation import as_tensor_input
 
@@ -310,7 +318,7 @@ def test_what_is_no_tensor(X, says):
 
 def test_a_dask_array_is_told_to_be_computed(monkeypatch):
     """Dask is not among the packages of the tests: something that looks like it must do."""
-    monkeypatch.setattr("polyad.validation.is_dask_array", lambda X: isinstance(X, Shaped))
+    monkeypatch.setattr("polyad.foreign.is_dask_array", lambda X: isinstance(X, Shaped))
     with pytest.raises(InvalidTypeError, match=r"X\.compute\(\)"):
         as_tensor_input(Shaped())
 
@@ -619,3 +627,36 @@ def test_every_refusal_is_a_polyad_error(X):
     for use in (as_tensor_input, CP(1).fit):
         with pytest.raises(PolyadError):
             use(X)
+
+
+# What is refused: negative numbers, by those who cannot take them, in the same words.
+
+NEEDS_NONNEGATIVE = [
+    NonnegativeCP(2, solver="mu", max_iter=1, random_state=0),
+    PoissonCP(2, max_iter=1, random_state=0),
+    GeneralizedCP(2, loss="poisson", max_iter=1, random_state=0),
+    WassersteinCP(2, max_iter=1, random_state=0),
+]
+
+
+@pytest.mark.parametrize("model", NEEDS_NONNEGATIVE)
+def test_negative_numbers_are_refused_in_the_same_words(model):
+    bad = CUBE.copy()
+    bad[1, 2, 3] = bad[1, 2, 0] = -2.5
+    says = r"Negative values in data: X has 2 of them, first -2.5 at \(1, 2, 0\)"
+    for X in (bad, coo_array(bad)):
+        with pytest.raises(InvalidInputError, match=rf"{says}\. .*any sign"):
+            model.fit(X)
+    labelled = LabelledTensor(bad, modes=["day", "drug", "dose"], labels={"drug": list("abc")})
+    with pytest.raises(InvalidInputError, match=rf"{says} \(mode 1 \('drug'\): c\)\. "):
+        model.fit(labelled)
+
+
+@pytest.mark.filterwarnings("ignore:.*max_iter.*")
+@pytest.mark.parametrize("model", NEEDS_NONNEGATIVE)
+def test_an_entry_is_negative_only_if_its_sum_is(model):
+    whole = coo_array(CUBE)
+    doubled = tuple(np.concatenate([row, row]) for row in whole.coords)
+    values = np.concatenate([whole.data + 1, np.full(whole.nnz, -1.0)])
+    parts = coo_array((values, doubled), shape=CUBE.shape)
+    assert model.fit(parts).objective_ == model.fit(whole).objective_

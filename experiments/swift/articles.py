@@ -20,6 +20,7 @@ from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS, TfidfTransformer
 from sklearn.model_selection import StratifiedKFold, train_test_split
 
 from experiments.data import data_file
+from polyad.transport import presence_cost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -184,13 +185,8 @@ def make_tensor(articles: np.ndarray, construction: Construction) -> coo_array:
 
 def word_costs(articles: np.ndarray, construction: Construction) -> np.ndarray:
     """Return one minus the cosine between the sets of articles that two words occur in."""
-    words = vocabulary(construction.words)
     texts = [[w for sentence in sentences()[i] for w in sentence] for i in articles]
-    present = (count_matrix(texts, words) > 0).astype(float).toarray()
-    length = np.maximum(np.linalg.norm(present, axis=0), 1e-12)
-    cost = np.clip(1.0 - (present.T @ present) / np.outer(length, length), 0.0, 1.0)
-    np.fill_diagonal(cost, 0.0)
-    return cost
+    return presence_cost(count_matrix(texts, vocabulary(construction.words)).tocoo(), mode=1)
 
 
 def article_costs(articles: np.ndarray, construction: Construction, *, full: bool) -> np.ndarray:

@@ -35,8 +35,8 @@ CONSTRUCTIONS = [
     for words in ("tfidf", "frequency")
     for diagonal in (False, True)
 ]
-SAMPLE_COSTS = ("separate", "cosine", "tfidf")
-FEATURE_COSTS = ("cosine", "presence")
+SAMPLE_COSTS = ("separate", "presence")
+FEATURE_COSTS = ("presence", "cosine")
 ABLATION = ("random", "one-identity", "separate")
 _MIDDLE_RANK = 20
 

@@ -49,7 +49,6 @@ from experiments.swift.methods import (
     Part,
     fit_features,
     method_of,
-    presence_cost,
     settings_at,
 )
 from experiments.swift.patients import DEVELOPMENT, EVALUATION, N_FOLDS, make_cohort, make_parts
@@ -63,7 +62,7 @@ SETTINGS = HERE / "ehr_settings.json"
 RUNS = HERE / "runs"
 PARTS = ("develop", "outcome", "raw", "phenotypes")
 RAW = tuple(raw_models(0))
-_SAMPLE_COSTS = ("separate", "cosine")
+_SAMPLE_COSTS = ("separate", "presence")
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -228,7 +227,7 @@ def phenotypes(options: argparse.Namespace) -> str:
     tensor, y = make_cohort(EVALUATION, options.outcome)
     chosen = settings_at(load_settings((OURS,))[OURS], options.phenotypes)
     parameters = dict(chosen["parameters"])
-    costs = [parameters["costs"]["samples"], presence_cost, presence_cost]
+    costs = [parameters["costs"]["samples"], "presence", "presence"]
     parameters["costs"] = costs
     model = polyad.WassersteinCP(options.phenotypes, random_state=0, n_init=3, **parameters)
     with warnings.catch_warnings():

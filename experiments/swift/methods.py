@@ -154,34 +154,17 @@ class Part:
         )
 
 
-def presence_cost(tensor: coo_array, mode: int) -> np.ndarray:
-    """Return one minus the cosine between the sets of samples that have two entries of a mode."""
-    present = np.zeros((tensor.shape[0], tensor.shape[mode]))
-    present[tensor.coords[0], tensor.coords[mode]] = 1.0
-    return cosine_distance(present)
-
-
-def cosine_distance(columns: np.ndarray) -> np.ndarray:
-    """Return one minus the cosine between the columns of a matrix that is not negative."""
-    length = np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
-    cost = np.clip(1.0 - (columns.T @ columns) / np.outer(length, length), 0.0, 1.0)
-    np.fill_diagonal(cost, 0.0)
-    return cost
-
-
 def read_costs(costs: dict[str, Any], given: dict[str, Any]) -> list[Any]:
     """Return the costs of the three modes: samples, and twice that of the features.
 
     Parameters
     ----------
     costs : dict
-        ``samples`` and ``features``: names of `WassersteinCP`, ``'presence'``, or a key of
-        ``given``.
+        ``samples`` and ``features``: names of `WassersteinCP`, or keys of ``given``.
     given : dict
         Matrices that were made from other data: arrays, or labelled frames for samples.
     """
-    known = {"presence": presence_cost, **given}
-    samples, features = (known.get(costs[key], costs[key]) for key in ("samples", "features"))
+    samples, features = (given.get(costs[key], costs[key]) for key in ("samples", "features"))
     return [samples, features, features]
 
 

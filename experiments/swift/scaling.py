@@ -31,13 +31,11 @@ from experiments.runs import (
     run_units,
     write_section,
 )
-from experiments.swift.methods import cosine_distance
 from experiments.swift.patients import EVALUATION, make_cohort
 from experiments.swift.reference import (
     direct_bytes,
     direct_iteration,
     published_iteration,
-    unfold,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +92,7 @@ def make_problem(n_patients: int) -> tuple[coo_array, list[np.ndarray]]:
     tensor, _ = make_cohort(EVALUATION, _OUTCOME)
     X = tensor.isel(patient=slice(n_patients)).data
     dense = X.toarray()
-    return X, [cosine_distance(unfold(dense, mode).T) for mode in range(3)]
+    return X, [cosine_cost(X, mode) for mode in range(3)]
 
 
 def do_unit(unit: Unit) -> Unit:

@@ -18,8 +18,9 @@ from scipy.sparse import coo_array
 
 from polyad.arrays import Array, to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError, PolyadError
+from polyad.foreign import sample_access
 from polyad.tensor.sparse import SparseTensor
-from polyad.validation import TensorInput, as_tensor_input, sample_access
+from polyad.validation import TensorInput, as_tensor_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -102,7 +103,7 @@ def open_source(X: Any, batch_size: int, *, allow_nan: bool, mask: Any = None) -
     Parameters
     ----------
     X : tensor-like, array on disk, or batches
-        See :func:`polyad.validation.sample_access`.
+        See :func:`polyad.foreign.sample_access`.
     batch_size : int
         The most samples of a batch, where the source does not bring its own batches.
     allow_nan : bool

@@ -1,94 +1,41 @@
-"""Tensor-like input to one canonical form. The only place that inspects types.
+"""Tensor-like input to one canonical form, checked.
 
-Whatever a user has (NumPy, torch, SciPy sparse, pydata/sparse, pyttb, xarray, pandas, polars,
-:class:`LabelledTensor`) becomes a :class:`TensorInput`: a floating-point array or an n-D
-``coo_array``, with mode names and labels where there are any. Foreign packages are recognised by
-the name of their module and are never imported here.
+What :mod:`polyad.foreign` takes apart becomes a floating-point array or an n-D ``coo_array``, with
+mode names and labels where there are any, of numbers that a fit can work with.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import scipy.sparse
-from array_api_compat import (
-    array_namespace,
-    is_array_api_obj,
-    is_dask_array,
-    is_numpy_array,
-    is_torch_array,
-)
+from array_api_compat import array_namespace, is_numpy_array
 from scipy.sparse import coo_array
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor.labels import LabelledTensor
+from polyad.foreign import ACCEPTED, TensorInput, unpack
+from polyad.tensor.sparse import canonicalize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from polyad.arrays import Array
 
-Missing = Literal["zero", "unobserved"]
-Access = Literal["whole", "blocks", "batches", "once"]
+__all__ = [
+    "Missing",
+    "TensorInput",
+    "as_tensor_input",
+    "describe_entries",
+    "first_position",
+    "refuse_negative",
+]
 
-_ACCEPTED = (
-    "Accepted are NumPy and array-API arrays with 2 or more dimensions, scipy.sparse matrices and "
-    "n-D coo_array, sparse.COO, pyttb tensors, xarray.DataArray, numeric pandas or polars tables "
-    "(samples x features), and polyad.LabelledTensor. A long table of events becomes one with "
-    "LabelledTensor.from_frame(table, modes=[...])."
-)
+Missing = Literal["zero", "unobserved"]
+
 # Beyond these sizes of the largest entry, squares leave the range of the number type.
 _LARGEST = {"float32": 1e15, "float64": 1e120}
-
-
-@dataclass(frozen=True)
-class TensorInput:
-    """Canonical input of an estimator.
-
-    Attributes
-    ----------
-    data : array or coo_array
-        Floating point, order 2 or more.
-    modes : tuple of str, optional
-        Names of the modes.
-    labels : tuple of (array or None)
-        Labels of the entries of each mode.
-    """
-
-    data: Any
-    modes: tuple[str, ...] | None
-    labels: tuple[np.ndarray | None, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The size of each mode."""
-        return tuple(int(n) for n in self.data.shape)
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the data is a ``coo_array``."""
-        return isinstance(self.data, coo_array)
-
-    def mode_title(self, mode: int) -> str:
-        """Return how a message should call a mode."""
-        return f"mode {mode}" if self.modes is None else f"mode {mode} ({self.modes[mode]!r})"
-
-    def transposed(self, order: Sequence[int]) -> TensorInput:
-        """Return the same data with its modes in another order."""
-        if self.is_sparse:
-            coords = tuple(self.data.coords[k] for k in order)
-            shape = tuple(self.shape[k] for k in order)
-            data: Any = coo_array((self.data.data, coords), shape=shape)
-        else:
-            data = array_namespace(self.data).permute_dims(self.data, tuple(order))
-        modes = None if self.modes is None else tuple(self.modes[k] for k in order)
-        return TensorInput(data, modes, tuple(self.labels[k] for k in order))
 
 
 def as_tensor_input(X: Any, *, allow_nan: bool = False, mask: Any = None) -> TensorInput:
@@ -97,7 +44,7 @@ def as_tensor_input(X: Any, *, allow_nan: bool = False, mask: Any = None) -> Ten
     Parameters
     ----------
     X : tensor-like
-        See :data:`_ACCEPTED`.
+        See :data:`polyad.foreign.ACCEPTED`.
     allow_nan : bool
         Whether NaN in dense data is accepted, as a missing entry.
     mask : array of bool, optional
@@ -108,7 +55,7 @@ def as_tensor_input(X: Any, *, allow_nan: bool = False, mask: Any = None) -> Ten
     InvalidTypeError, InvalidInputError
         With one message that says what was given, what is accepted and what to do.
     """
-    given = _unpack(X)
+    given = unpack(X)
     data = _as_float(given.data)
     if data.ndim < 2:
         message = (
@@ -126,241 +73,6 @@ def as_tensor_input(X: Any, *, allow_nan: bool = False, mask: Any = None) -> Ten
     return given
 
 
-def sample_access(X: Any) -> Access:
-    """Say how the samples of ``X`` can be read.
-
-    Parameters
-    ----------
-    X : object
-        What a user gave.
-
-    Returns
-    -------
-    {'whole', 'blocks', 'batches', 'once'}
-        ``'blocks'`` for arrays on disk, which are read by slices of the first axis: a NumPy memory
-        map, zarr, h5py, or what else has ``shape``, ``dtype``, ``ndim`` and slicing and is no
-        array itself. ``'batches'`` for what gives batches of samples as often as asked: a
-        callable that returns an iterable, a list or tuple of arrays of order 2 or more, or an
-        object that can be iterated over. ``'once'`` for an iterator, such as a generator.
-        ``'whole'`` for all else.
-    """
-    package = type(X).__module__.partition(".")[0]
-    known = scipy.sparse.issparse(X) or package in _FOREIGN or isinstance(X, LabelledTensor)
-    if isinstance(X, np.memmap):
-        return "blocks"
-    if known or is_array_api_obj(X) or isinstance(X, (str, bytes, Mapping, Set)):
-        return "whole"
-    if all(hasattr(X, name) for name in ("shape", "dtype", "ndim", "__getitem__")):
-        return "blocks"
-    if hasattr(X, "shape") or hasattr(X, "__array__"):
-        return "whole"
-    if hasattr(X, "__next__"):
-        return "once"
-    if isinstance(X, Sequence):
-        is_list = isinstance(X, (list, tuple)) and len(X) > 0
-        return "batches" if is_list and all(_is_batch(item) for item in X) else "whole"
-    return "batches" if callable(X) or hasattr(X, "__iter__") else "whole"
-
-
-def _is_batch(item: Any) -> bool:
-    shape = getattr(item, "shape", ())
-    return isinstance(shape, tuple) and len(shape) >= 2
-
-
-def _unpack(X: Any) -> TensorInput:
-    """Find out what was given and take it apart."""
-    if isinstance(X, LabelledTensor):
-        return TensorInput(X.data, X.modes, X.labels)
-    is_scipy: bool = scipy.sparse.issparse(X)
-    if is_scipy:
-        return _plain(X if isinstance(X, coo_array) else coo_array(X))
-    package = type(X).__module__.partition(".")[0]
-    if package in _FOREIGN:
-        return _FOREIGN[package](X)
-    if isinstance(X, np.matrix):
-        message = "np.matrix is not supported. Convert it with np.asarray(X)."
-        raise InvalidTypeError(message)
-    if is_dask_array(X):
-        message = "A dask array was given. Bring it into memory first with X.compute()."
-        raise InvalidTypeError(message)
-    if isinstance(X, np.ma.MaskedArray):
-        return _plain(_masked_as_nan(X))
-    if is_torch_array(X):
-        return _plain(_from_torch(X))
-    if is_array_api_obj(X) or not hasattr(X, "shape"):
-        return _plain(X if is_array_api_obj(X) else _from_sequence(X))
-    if hasattr(X, "__array__") or hasattr(X, "__array_function__"):
-        return _plain(np.asarray(X))
-    raise _not_tensor_like(X)
-
-
-def _not_tensor_like(X: Any) -> InvalidTypeError:
-    return InvalidTypeError(f"X is a {type(X).__module__}.{type(X).__name__}. {_ACCEPTED}")
-
-
-def _plain(data: Any) -> TensorInput:
-    return TensorInput(data, None, (None,) * data.ndim)
-
-
-def _from_sequence(X: Any) -> np.ndarray:
-    if isinstance(X, (str, os.PathLike)):
-        message = (
-            f"X is a {type(X).__name__}. A path is not read: open an array with "
-            "np.load(path, mmap_mode='r') and give it to StochasticCP if it is larger than memory, "
-            "a .tns file with polyad.io.read_tns(path), a table with pandas."
-        )
-        raise InvalidTypeError(message)
-    if isinstance(X, Iterator):
-        message = (
-            f"X is a {type(X).__name__}, which gives its parts one by one. StochasticCP fits such "
-            "batches; other estimators need one array, such as np.concatenate(list(X))."
-        )
-        raise InvalidTypeError(message)
-    if isinstance(X, (bytes, dict)) or X is None or callable(X):
-        message = f"X is a {type(X).__name__}. {_ACCEPTED}"
-        raise InvalidTypeError(message)
-    try:
-        return np.asarray(X)
-    except ValueError as error:
-        message = f"X is a {type(X).__name__} that makes no array: {error}. {_ACCEPTED}"
-        raise InvalidInputError(message) from error
-
-
-def _masked_as_nan(X: np.ma.MaskedArray[Any, Any]) -> np.ndarray:
-    """Return a masked array as a plain one: what is masked is missing."""
-    values = X if X.dtype.kind in "fcOMm" else X.astype(np.float64)
-    return np.ma.filled(values, np.nan) if np.ma.is_masked(values) else np.ma.getdata(values)
-
-
-def _from_torch(X: Any) -> Any:
-    if str(X.layout) != "torch.strided":
-        message = (
-            f"A torch tensor of layout {X.layout} was given. Give a dense one, or a scipy.sparse "
-            "coo_array of its values and indices."
-        )
-        raise InvalidTypeError(message)
-    # A fit is not differentiated: its graph would hold every iteration in memory.
-    return X.detach()
-
-
-def _from_pandas(X: Any) -> TensorInput:
-    if not hasattr(X, "ndim"):
-        raise _not_tensor_like(X)
-    if X.ndim != 2:
-        message = (
-            f"Expected 2D array, got 1D array instead: a pandas {type(X).__name__}. Reshape your "
-            "data, for example with X.to_frame()."
-        )
-        raise InvalidInputError(message)
-    labels = _pandas_labels(X)
-    if all(str(kind).startswith("Sparse") for kind in X.dtypes) and X.shape[1]:
-        fill = [kind.fill_value for kind in X.dtypes if kind.fill_value != 0]
-        if fill:
-            raise _bad_fill_value(fill[0])
-        return TensorInput(coo_array(X.sparse.to_coo()), None, labels)
-    columns = [column for column, kind in X.dtypes.items() if _is_text(kind)]
-    if columns:
-        raise _text_columns(columns)
-    try:
-        values = X.to_numpy(dtype=None if _is_plain_numbers(X.dtypes) else np.float64)
-    except (TypeError, ValueError):
-        # Object columns may still hold numbers: the conversion below tells, naming the value.
-        values = X.to_numpy()
-    return TensorInput(values, None, labels)
-
-
-def _pandas_labels(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return the labels of the rows and of the columns, where they tell them apart."""
-    names = np.asarray(X.columns)
-    columns_are_names = len(names) > 0 and all(isinstance(name, str) for name in names)
-    rows_are_names = type(X.index).__name__ != "RangeIndex" and X.index.is_unique
-    rows = np.asarray(X.index) if rows_are_names and X.index.nlevels == 1 else None
-    if rows is not None and rows.dtype == object:
-        rows = rows.astype(str) if all(isinstance(label, str) for label in rows) else None
-    unique = columns_are_names and len(set(names)) == len(names)
-    return rows, names.astype(str) if unique else None
-
-
-def _is_text(kind: Any) -> bool:
-    """Say whether a column type can never hold numbers."""
-    return str(kind).startswith(("str", "category", "date", "time", "period", "interval"))
-
-
-def _is_plain_numbers(kinds: Any) -> bool:
-    return all(isinstance(kind, np.dtype) and kind.kind in "fiubc" for kind in kinds)
-
-
-def _from_polars(X: Any) -> TensorInput:
-    if type(X).__name__ == "LazyFrame":
-        message = "A polars LazyFrame was given. Bring it into memory first with X.collect()."
-        raise InvalidTypeError(message)
-    if type(X).__name__ == "Series":
-        message = "Expected 2D array, got 1D array instead: a polars Series. Reshape your data."
-        raise InvalidInputError(message)
-    if type(X).__name__ != "DataFrame":
-        raise _not_tensor_like(X)
-    columns = [
-        name for name, kind in X.schema.items() if not (kind.is_numeric() or str(kind) == "Boolean")
-    ]
-    if columns:
-        raise _text_columns(columns)
-    return TensorInput(X.to_numpy(), None, (None, np.asarray(X.columns, dtype=str)))
-
-
-def _text_columns(columns: list[Any]) -> InvalidInputError:
-    shown = ", ".join(repr(column) for column in columns[:5])
-    return InvalidInputError(
-        f"The table has columns that are not numeric: {shown}. A table of samples x features needs "
-        "numbers; a long table of events becomes a tensor with "
-        f"LabelledTensor.from_frame(table, modes=[{shown}], value=...)."
-    )
-
-
-def _from_xarray(X: Any) -> TensorInput:
-    if type(X).__name__ != "DataArray":
-        message = f"An xarray {type(X).__name__} was given. Pick one of its DataArrays."
-        raise InvalidTypeError(message)
-    return _unpack(LabelledTensor.from_xarray(X))
-
-
-def _from_pydata_sparse(X: Any) -> TensorInput:
-    """Read ``sparse.COO`` and what converts to it."""
-    if not hasattr(X, "asformat"):
-        raise _not_tensor_like(X)
-    if X.fill_value != 0:
-        raise _bad_fill_value(X.fill_value)
-    stored = X.asformat("coo")
-    return _plain(coo_array((stored.data, tuple(stored.coords)), shape=stored.shape))
-
-
-def _bad_fill_value(value: Any) -> InvalidInputError:
-    return InvalidInputError(
-        f"The sparse data has the fill value {value}; only 0 is supported. Subtract it first, or "
-        "give dense data."
-    )
-
-
-def _from_pyttb(X: Any) -> TensorInput:
-    if hasattr(X, "subs"):
-        empty = X.subs.size == 0
-        coords = np.zeros((0, len(X.shape)), int) if empty else X.subs
-        values = np.zeros(0) if empty else X.vals[:, 0]
-        return _plain(coo_array((values, tuple(coords.T)), shape=tuple(map(int, X.shape))))
-    if isinstance(getattr(X, "data", None), np.ndarray):
-        return _plain(X.data)
-    message = f"A pyttb {type(X).__name__} was given; a tensor or sptensor is needed."
-    raise InvalidTypeError(message)
-
-
-_FOREIGN: dict[str, Callable[[Any], TensorInput]] = {
-    "pandas": _from_pandas,
-    "polars": _from_polars,
-    "xarray": _from_xarray,
-    "sparse": _from_pydata_sparse,
-    "pyttb": _from_pyttb,
-}
-
-
 def _as_float(data: Any) -> Any:
     """Keep float32 and float64; turn every other real type into float64 once."""
     if isinstance(data, coo_array) or is_numpy_array(data):
@@ -369,7 +81,7 @@ def _as_float(data: Any) -> Any:
             message = "Complex data not supported. Give the real and imaginary parts as a mode."
             raise InvalidInputError(message)
         if kind in "MmSUTV":
-            message = f"The data is of type {data.dtype}, which does not hold numbers. {_ACCEPTED}"
+            message = f"The data is of type {data.dtype}, which does not hold numbers. {ACCEPTED}"
             raise InvalidInputError(message)
         native = data.dtype.newbyteorder("=")
         if native in (np.float32, np.float64):
@@ -380,7 +92,7 @@ def _as_float(data: Any) -> Any:
             message = f"The data holds something that is not a number: {error}."
             raise InvalidTypeError(message) from error
         except ValueError as error:
-            message = f"The data holds something that is not a number: {error}. {_ACCEPTED}"
+            message = f"The data holds something that is not a number: {error}. {ACCEPTED}"
             raise InvalidInputError(message) from error
     xp = array_namespace(data)
     if xp.isdtype(data.dtype, "complex floating"):
@@ -463,6 +175,60 @@ def first_position(given: TensorInput, bad: Array) -> tuple[int, ...]:
     if given.is_sparse:
         return tuple(int(row[first]) for row in given.data.coords)
     return tuple(int(k) for k in np.unravel_index(first, given.shape))
+
+
+def describe_entries(given: TensorInput, bad: Array) -> str:
+    """Return how many entries are bad, and the first with its position and labels, in words.
+
+    Parameters
+    ----------
+    given : TensorInput
+        The data.
+    bad : array of bool
+        Of the stored entries of sparse data, of all entries of dense data.
+    """
+    stored = given.data.data if given.is_sparse else given.data
+    xp = array_namespace(stored)
+    flat = xp.reshape(bad, (-1,))
+    count = int(xp.sum(xp.astype(flat, xp.int64)))
+    first = float(xp.reshape(stored, (-1,))[int(xp.argmax(xp.astype(flat, xp.uint8)))])
+    return (
+        f"X has {count} of them, first {first:.6g} at {_place(given, first_position(given, bad))}"
+    )
+
+
+def _place(given: TensorInput, where: Sequence[int]) -> str:
+    """Return a position, with the labels of the modes that have any."""
+    names = [
+        f"{given.mode_title(mode)}: {labels[k]!s}"
+        for mode, (k, labels) in enumerate(zip(where, given.labels, strict=True))
+        if labels is not None
+    ]
+    return f"{tuple(where)}" + (f" ({', '.join(names)})" if names else "")
+
+
+def refuse_negative(given: TensorInput, advice: str) -> None:
+    """Refuse data with a negative entry, naming the first.
+
+    Parameters
+    ----------
+    given : TensorInput
+        The data; NaN in dense data is missing.
+    advice : str
+        What the method takes, and what to do.
+    """
+    stored = given.data.data if given.is_sparse else given.data
+    if not bool(array_namespace(stored).any(stored < 0)):
+        return
+    if given.is_sparse:
+        # Parts of an entry may be negative where their sum is not.
+        given = dataclasses.replace(given, data=canonicalize(given.data))
+        stored = given.data.data
+        if not (stored < 0).any():
+            return
+    # The wording of scikit-learn, which its users search for.
+    message = f"Negative values in data: {describe_entries(given, stored < 0)}. {advice}"
+    raise InvalidInputError(message)
 
 
 def _masked(given: TensorInput, mask: Any) -> Array:

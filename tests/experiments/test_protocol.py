@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from experiments.swift import articles, bbc, bbc_work, ehr, methods, patients, scaling
-from experiments.swift.methods import METHODS, OURS, Part, fit_features, presence_cost, settings_at
+from experiments.swift.methods import METHODS, OURS, Part, fit_features, settings_at
 from experiments.tables import mean_table
 from scipy.sparse import coo_array
 
@@ -130,17 +130,6 @@ def test_settings_of_the_nearest_rank():
     chosen = {"scaling": "log", "ranks": ranks}
     found = [settings_at(chosen, rank)["parameters"]["a"] for rank in (5, 10, 20, 30, 40)]
     assert found == [1, 1, 2, 2, 2]
-
-
-def test_presence_cost():
-    X = make_sparse((9, 4, 3), 30, random_state=0)
-    present = X.toarray().sum(axis=2) > 0
-    expected = np.empty((4, 4))
-    for j in range(4):
-        for k in range(4):
-            both = (present[:, j] & present[:, k]).sum()
-            expected[j, k] = 1 - both / np.sqrt(present[:, j].sum() * present[:, k].sum())
-    np.testing.assert_allclose(presence_cost(X, 1), expected, atol=1e-12)
 
 
 def test_features_of_a_fit_and_of_projections_have_one_unit():

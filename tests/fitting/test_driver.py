@@ -41,6 +41,13 @@ def test_goes_on_below_zero_where_that_is_not_the_least():
     assert result.history.objective == values[:5]
 
 
+def test_an_objective_below_zero_goes_on():
+    falling = [1.0, -2.0, -4.0, -4.0001, -9.0]
+    result = fit(Scripted(falling, floor=1e-8, least=-np.inf), tol=1e-3)
+    assert result.status is Status.CONVERGED
+    assert result.history.objective == falling[:4]
+
+
 def test_zero_tol_runs_all_iterations():
     result = fit(Scripted([1.0] * 8), tol=0.0, max_iter=7)
     assert result.status is Status.MAX_ITER

@@ -177,6 +177,15 @@ def test_a_description_that_two_codes_share_gets_the_code():
     assert sorted(tensor.labels[1]) == ["anaemia", "angina", "asthma", "flu [100]", "flu [101]"]
 
 
+def test_a_description_that_looks_like_another_with_its_code_stays_apart():
+    medications, diagnoses = tables()
+    names = {"gout": "flu", "asthma": "flu [100]"}
+    diagnoses["description"] = diagnoses["description"].replace(names)
+    tensor = tensor_from_events(medications, diagnoses)
+    assert len(tensor.labels[1]) == 5
+    assert "flu [101]" in tensor.labels[1]
+
+
 def test_the_usual_description_of_a_code_is_its_label():
     medications, diagnoses = tables()
     odd = diagnoses.index[diagnoses["code"] == 100][:2]
@@ -254,6 +263,8 @@ def test_bad_tables():
         tensor_from_events(medications)
     with pytest.raises(InvalidTypeError, match="medications must be a pandas or polars DataFrame"):
         tensor_from_events(medications.to_numpy(), diagnoses)
+    with pytest.raises(InvalidTypeError, match="columns='patient' is a str; give a dict"):
+        tensor_from_events(medications, diagnoses, columns="patient")
     with pytest.raises(InvalidTypeError, match="name of a column is needed"):
         tensor_from_events(medications, diagnoses, columns={"patient": None})
     gap = diagnoses.astype({"patient": float})

@@ -2,16 +2,20 @@
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
+import xarray as xr
 from scipy.sparse import coo_array
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.metrics.pairwise import cosine_distances
 
+from polyad import LabelledTensor
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.transport import (
     cosine_cost,
     grid_cost,
     one_identity_cost,
+    presence_cost,
     random_cost,
     tfidf_cost,
     validate_cost,
@@ -37,6 +41,16 @@ def test_cosine(tensor, mode):
     np.testing.assert_allclose(cosine_cost(tensor, mode, binary=True), binary, atol=1e-14)
 
 
+def test_presence(tensor):
+    present = tensor.sum(axis=2) > 0
+    np.testing.assert_allclose(
+        presence_cost(tensor, 1), cosine_distances(present.T.astype(float)), atol=1e-14
+    )
+    both = np.hstack([present, tensor.sum(axis=1) > 0]).astype(float)
+    for given in (tensor, coo_array(tensor)):
+        np.testing.assert_allclose(presence_cost(given, 0), cosine_distances(both), atol=1e-14)
+
+
 @pytest.mark.parametrize("mode", [0, 1])
 def test_tfidf(tensor, mode):
     expected = cosine_distances(TfidfTransformer().fit_transform(unfolded(tensor, mode)))
@@ -44,7 +58,7 @@ def test_tfidf(tensor, mode):
     np.testing.assert_allclose(tfidf_cost(coo_array(tensor), mode), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [cosine_cost, tfidf_cost])
+@pytest.mark.parametrize("make", [cosine_cost, presence_cost, tfidf_cost])
 def test_a_slice_without_entries_is_far_from_all(make, tensor):
     tensor[2] = 0
     cost = make(tensor)
@@ -111,6 +125,30 @@ def test_a_frame_is_taken_by_label():
         validate_cost(twice, 4, labels)
 
 
+def test_tables_of_other_packages_are_taken_by_label():
+    cost = random_cost(4, 0)
+    labels = ["d", "b", "a", "c"]
+    order = [2, 0, 3, 1]
+    shuffled, names = cost[np.ix_(order, order)], [labels[k] for k in order]
+    plain = pl.DataFrame(shuffled, schema=names)
+    named = plain.clone().insert_column(0, pl.Series("word", names))
+    coords = {"row": names, "column": names}
+    array = xr.DataArray(shuffled, dims=["row", "column"], coords=coords)
+    for table in (plain, named, array):
+        np.testing.assert_array_equal(validate_cost(table, 4, labels), cost)
+        with pytest.raises(InvalidInputError, match="no row for 1 of its labels, first 'e'"):
+            validate_cost(table, 4, np.array(["a", "b", "c", "e"]))
+    np.testing.assert_array_equal(validate_cost(array.drop_vars(["row", "column"]), 4), shuffled)
+    with pytest.raises(InvalidInputError, match=r"has the shape \(3, 4\)"):
+        validate_cost(plain.head(3))
+
+
+def test_costs_of_labelled_tensors(tensor):
+    labelled = LabelledTensor(coo_array(tensor), modes=["a", "b", "c"])
+    for make in (cosine_cost, presence_cost, tfidf_cost):
+        np.testing.assert_array_equal(make(labelled, 1), make(tensor, 1))
+
+
 def test_rounding_of_a_product_is_forgiven():
     cost = random_cost(5, 0)
     uneven = cost.copy()
@@ -146,9 +184,25 @@ def test_bad_costs_are_refused(cost, message):
 def test_costs_that_are_no_numbers_are_refused():
     with pytest.raises(InvalidTypeError, match="no matrix of numbers"):
         validate_cost([["a", "b"], ["c", "d"]])
+    with pytest.raises(InvalidTypeError, match="numbers: it is of type complex128"):
+        validate_cost(np.zeros((2, 2), complex))
+    with pytest.raises(InvalidTypeError, match=r"sparse one: give cost.toarray\(\)"):
+        validate_cost(coo_array(random_cost(3, 0)))
 
 
-@pytest.mark.parametrize("make", [cosine_cost, tfidf_cost])
+@pytest.mark.parametrize("size", [0, -1, 2.5, "3"])
+@pytest.mark.parametrize("make", [one_identity_cost, random_cost, grid_cost])
+def test_sizes_that_are_none_are_refused(make, size):
+    with pytest.raises(InvalidInputError, match="whole number of positions"):
+        make(size)
+
+
+def test_a_grid_has_axes():
+    with pytest.raises(InvalidInputError, match="along each axis"):
+        grid_cost()
+
+
+@pytest.mark.parametrize("make", [cosine_cost, presence_cost, tfidf_cost])
 def test_bad_data_is_refused(make, tensor):
     with pytest.raises(InvalidInputError, match="no mode 3"):
         make(tensor, 3)
@@ -157,5 +211,5 @@ def test_bad_data_is_refused(make, tensor):
     tensor[1, 2, 3] = -1
     with pytest.raises(InvalidInputError, match=r"-1.0 at \(1, 2, 3\)"):
         make(tensor)
-    with pytest.raises(InvalidInputError, match="at least one position"):
+    with pytest.raises(InvalidInputError, match="at least one, got 0"):
         one_identity_cost(0)

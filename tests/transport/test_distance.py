@@ -1,14 +1,15 @@
 """Sinkhorn with dense plans, and the distances of Definitions 1 and 2."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.stats import wasserstein_distance as of_one_dimension
 
-from polyad import wasserstein_distance
-from polyad.exceptions import InvalidInputError
+from polyad import LabelledTensor, wasserstein_distance
+from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.transport import grid_cost, one_identity_cost, random_cost, sinkhorn
 from tests.transport.reference import value_of_plan
 
@@ -151,6 +152,37 @@ def test_bad_arguments_are_refused():
         wasserstein_distance(np.ones((3, 3, 3)), np.ones((3, 3, 3)), cost)
     with pytest.raises(InvalidInputError, match="mode 1 has the shape"):
         wasserstein_distance(np.ones((3, 2)), np.ones((3, 2)), [cost, cost])
+
+
+@pytest.mark.parametrize("data", [None, 3.0, "text", [1j, 0, 0]])
+def test_data_that_is_no_array_of_numbers_is_refused(data):
+    with pytest.raises(InvalidTypeError, match=r"x is a .*; give an array of numbers"):
+        wasserstein_distance(data, [1, 0, 0], one_identity_cost(3))
+
+
+@pytest.mark.parametrize("cost", ["cosine", None, 3.0])
+def test_a_cost_that_is_no_matrix_is_refused(cost):
+    with pytest.raises(InvalidTypeError, match=r"The cost is .*; give a matrix"):
+        wasserstein_distance([1, 0, 0], [1, 0, 0], cost)
+
+
+def test_nothing_has_no_distance():
+    with pytest.raises(InvalidInputError, match="mode 0 has no positions"):
+        wasserstein_distance([], [], np.zeros((0, 0)))
+
+
+def test_entries_of_other_labels_are_not_compared():
+    cost = one_identity_cost(2)
+    x = pd.Series([1.0, 0.0], index=["a", "b"])
+    assert wasserstein_distance(x, x.to_numpy(), cost) == 0
+    with pytest.raises(InvalidInputError, match="another order of them, in mode 0"):
+        wasserstein_distance(x, x[["b", "a"]], cost)
+    values = coo_array(np.eye(2))
+    one = LabelledTensor(values, modes=["word", "text"], labels={"text": [1, 2]})
+    two = LabelledTensor(values, modes=["word", "text"], labels={"text": [1, 3]})
+    assert wasserstein_distance(one, one, cost) == 0
+    with pytest.raises(InvalidInputError, match="in mode 1"):
+        wasserstein_distance(one, two, cost)
 
 
 def test_a_search_cut_short_is_told():

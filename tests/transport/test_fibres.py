@@ -409,6 +409,8 @@ def test_bad_arguments_are_refused():
     bad[1, 2] = np.nan
     with pytest.raises(InvalidInputError, match=r"xhat is nan at \(1, 2\)"):
         transport.solve(fibres, bad)
+    with pytest.raises(InvalidInputError, match="epsilon='small' must be a finite number"):
+        FibreTransport(cost, epsilon="small")
     with pytest.raises(InvalidInputError, match="log_v has the shape"):
         transport.solve(fibres, xhat, log_v=np.zeros(2))
     with pytest.raises(InvalidInputError, match="tol=0"):

@@ -9,6 +9,8 @@ from polyad import WassersteinCP
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from tests.wasserstein import twin
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*max_iter.*")
+
 X, COSTS = twin.small_data((6, 5, 4))
 
 
@@ -36,10 +38,12 @@ def uneven(size):
 @pytest.mark.parametrize(
     ("costs", "error", "text"),
     [
-        ("cosines", InvalidInputError, "Known names are 'cosine'"),
+        ("cosines", InvalidInputError, "Known names are 'presence', 'cosine'"),
         (["cosine"], InvalidInputError, "costs has 1 entries; the data has 3 modes"),
         ({7: "cosine"}, InvalidInputError, r"costs has the mode 7; the data has the modes 0..2"),
         ({"word": "cosine"}, InvalidInputError, "costs has the mode 'word'"),
+        ({True: "cosine"}, InvalidInputError, "costs has the mode True"),
+        ({-1: "cosine", 2: "random"}, InvalidInputError, "costs names mode 2 twice: -1, 2"),
         (3, InvalidTypeError, "costs of type int are not understood"),
         ({1: np.zeros((4, 4))}, InvalidInputError, r"mode 1 has the shape \(4, 4\)"),
         ({1: uneven(5)}, InvalidInputError, "mode 1 is not symmetric"),
@@ -87,6 +91,21 @@ def test_a_long_mode_is_refused_before_its_cost_is_made():
     WassersteinCP(1, costs={1: "separate"}, random_state=0).fit(long)
 
 
+def test_factors_that_no_memory_holds_are_refused():
+    long = coo_array(([1.0, 2.0], ([0, 1], [0, 1], [1, 2])), shape=(2**40, 2**40, 3))
+    with pytest.raises(InvalidInputError, match=r"memory_limit is 4 GB.*fewer components"):
+        WassersteinCP(1, costs={1: "separate"}).fit(long)
+    with pytest.raises(InvalidInputError, match=r"take .* GB and memory_limit is 1e-06 GB"):
+        WassersteinCP(2, memory_limit=1e-6).fit(X)
+
+
+def test_components_that_are_zero_are_told():
+    start = [np.ones((6, 2)), np.ones((5, 2)), np.array([[1.0, 0.0]] * 4)]
+    with pytest.warns(UserWarning, match="1 of 2 components are zero"):
+        model = WassersteinCP(2, init=start, max_iter=3).fit(X)
+    assert [record["dead"] for record in model.history_] == [1] * len(model.history_)
+
+
 def test_a_frame_is_matched_by_label():
     from polyad import LabelledTensor
 
@@ -97,6 +116,23 @@ def test_a_frame_is_matched_by_label():
     np.testing.assert_allclose(model.costs_[1], COSTS[1])
     with pytest.raises(InvalidInputError, match="mode 1"):
         WassersteinCP(2, costs={"b": shuffled.iloc[:4, :4]}).fit(tensor)
+
+
+def test_a_mode_without_a_cost_of_its_own_has_the_default():
+    given = WassersteinCP(2, costs={0: None, 1: "random"}, random_state=0, max_iter=2, tol=0.0)
+    assert [cost is None for cost in given.fit(X).costs_] == [True, False, False]
+
+
+def test_a_function_cannot_change_the_data():
+    def careless(data, mode):
+        data.data *= 2
+        return COSTS[mode]
+
+    options = {"random_state": 0, "max_iter": 2, "tol": 0.0}
+    sparse = coo_array(X)
+    model = WassersteinCP(2, costs={1: careless}, **options).fit(sparse)
+    assert model.objective_ == WassersteinCP(2, costs={1: COSTS[1]}, **options).fit(X).objective_
+    np.testing.assert_array_equal(sparse.toarray(), X)
 
 
 def test_data_without_mass_gives_a_zero_model():

@@ -1,14 +1,19 @@
 """The method against its twin, and what must hold whatever the data."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
+from scipy.special import rel_entr
 
 from polyad import WassersteinCP
 from polyad.exceptions import Status
+from polyad.transport import random_cost
 from polyad.wasserstein import problem as problems
+from polyad.wasserstein.divergence import updated
 from tests.wasserstein import twin
 
 # Few iterations are enough for what is tested here, and they end without convergence.
@@ -78,7 +83,7 @@ def test_an_objective_below_zero_is_not_the_end():
     weights=st.tuples(
         st.sampled_from([1e-4, 1e-3, 0.02, 0.1, 1.0]), st.sampled_from([0.1, 1.0, 10.0])
     ),
-    costs=st.sampled_from([None, "cosine", "one-identity", "random", "tfidf"]),
+    costs=st.sampled_from([None, "presence", "cosine", "one-identity", "random", "tfidf"]),
     scale=st.sampled_from([1e-12, 1.0, 1e12]),
 )
 def test_the_objective_never_rises(seed, rank, weights, costs, scale):
@@ -101,6 +106,23 @@ def test_the_objective_never_rises(seed, rank, weights, costs, scale):
     assert all((factor >= 0).all() for factor in model.factors_)
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "penalty", "scale"), [(1.0, 1.0, 1.0), (0.05, 1e-3, 1.0), (0.05, 1.0, 1e-12)]
+)
+def test_an_objective_below_zero_is_no_reason_to_stop(epsilon, penalty, scale):
+    """The entropy makes the loss negative, for a large epsilon from the start."""
+    X, _ = twin.small_data()
+    weights = {"epsilon": epsilon, "marginal_penalty": penalty}
+    model = WassersteinCP(2, tol=1e-6, random_state=0, **weights).fit(scale * X)
+    assert model.objective_ < 0
+    assert model.status_ is Status.CONVERGED
+    assert model.n_iter_ > 3
+    # More iterations from there find next to nothing.
+    model.set_params(warm_start=True, max_iter=50, tol=0.0)
+    before = model.objective_
+    assert model.fit(scale * X).objective_ >= before - 2e-4 * abs(before)
+
+
 def test_float32_is_kept_and_close():
     X, _ = twin.small_data()
     single = WassersteinCP(2, random_state=0, max_iter=10, tol=0.0).fit(X.astype(np.float32))
@@ -119,6 +141,47 @@ def test_permuted_slices_with_their_costs_permute_the_rows():
     two = WassersteinCP(3, costs=changed, init=permuted, max_iter=4, tol=0.0).fit(X[:, order])
     np.testing.assert_allclose(one.factors_[1][order], two.factors_[1], rtol=1e-7, atol=1e-12)
     np.testing.assert_allclose(one.factors_[2], two.factors_[2], rtol=1e-7, atol=1e-12)
+
+
+def test_permuted_components_are_the_same_model():
+    X, costs = twin.small_data()
+    start, order = twin.start_for(X), [2, 0, 1]
+    permuted = [factor[:, order] for factor in start]
+    one = WassersteinCP(3, costs=costs, init=start, max_iter=4, tol=0.0).fit(X)
+    two = WassersteinCP(3, costs=costs, init=permuted, max_iter=4, tol=0.0).fit(X)
+    np.testing.assert_allclose(one.history_.objective, two.history_.objective, rtol=1e-10)
+    for left, right in zip(one.factors_, two.factors_, strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-12)
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10_000),
+    rank=st.integers(1, 4),
+    shape=st.sampled_from([(5, 4), (4, 3, 3), (3, 3, 2, 2)]),
+)
+def test_an_update_never_raises_the_divergence_of_the_marginals(seed, rank, shape):
+    """With the transports held, each factor update lowers sum_i KL(D_i || P); eq. 19 with N."""
+    generator = np.random.default_rng(seed)
+    X, _ = twin.small_data(shape, seed)
+    X[0, 0] += 1.0
+    costs = [random_cost(size, seed) for size in shape]
+    tensor = problems.SparseTensor(coo_array(X))
+    problem = problems.TransportProblem(tensor, costs, problems.Schedule(0.1, 1.0), 1e9)
+    factors = [generator.uniform(0.1, 2.0, (size, rank)) for size in shape]
+    held = problem.evaluate(factors, problem.cold_potentials()).marginals
+    plans = twin.marginals(X, twin.model_of(factors), costs, 0.1, 1.0)
+
+    def divergence():
+        model = twin.model_of(factors)
+        return sum(np.sum(rel_entr(plan, model) - plan + model) for plan in plans)
+
+    before = divergence()
+    for mode in (*range(len(shape)), 0):
+        factors[mode] = updated(held, factors, mode)
+        after = divergence()
+        assert after <= before + 1e-9 * X.sum()
+        before = after
 
 
 def test_the_published_schedule_is_close_where_it_has_converged():
@@ -153,6 +216,27 @@ def test_a_sharp_kernel_and_no_overlap_stay_finite():
     for rho in (1e3, 1e4):
         model = WassersteinCP(2, epsilon=1 / rho, costs="one-identity", random_state=0, max_iter=20)
         assert np.isfinite(model.fit(X).objective_)
+
+
+def test_the_memory_limit_is_a_ceiling():
+    """Marginals take 26 MB here, and 43 MB as a dense tensor."""
+    shape, generator = (300, 150, 120), np.random.default_rng(0)
+    coords = tuple(generator.integers(0, size, 12_000) for size in shape)
+    X = coo_array((np.ones(12_000), coords), shape=shape)
+    start = [generator.random((size, 2)) for size in shape]
+    peaks, objectives = [], []
+    for limit in (0.01, 4.0):
+        # The samples are held: their rows alone would be solved again and again.
+        model = WassersteinCP(
+            2, init=start, fixed_modes=[0], max_iter=1, inner_iter=1, memory_limit=limit, n_jobs=1
+        )
+        tracemalloc.start()
+        objectives.append(model.fit(X).objective_)
+        peaks.append(tracemalloc.get_traced_memory()[1] / 2**30)
+        tracemalloc.stop()
+    # Blocks of fibres that are worked on come on top.
+    assert peaks[0] < 0.01 + 0.005 < 0.024 < peaks[1]
+    np.testing.assert_allclose(objectives[0], objectives[1], rtol=1e-12)
 
 
 def test_planted_factors_are_found():

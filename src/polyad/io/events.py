@@ -7,6 +7,7 @@ recorded with the medication.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -17,8 +18,6 @@ from polyad.tensor.labels import LabelledTensor
 from polyad.tensor.long_table import read_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
     from numpy.typing import ArrayLike, NDArray
 
@@ -156,6 +155,12 @@ def _check_request(link: str, diagnoses: Any, min_patients: int, max_codes: int 
 
 def _column_names(columns: Mapping[str, str | None] | None) -> dict[str, str | None]:
     """Return the name of each column; descriptions that were not named may be absent."""
+    if columns is not None and not isinstance(columns, Mapping):
+        message = (
+            f"columns={columns!r} is a {type(columns).__name__}; give a dict from what a column "
+            f"holds to its name, such as {{'patient': 'PATIENT'}}."
+        )
+        raise InvalidTypeError(message)
     given = {} if columns is None else dict(columns)
     for role, name in given.items():
         if role not in _COLUMNS:
@@ -332,7 +337,9 @@ def _described(
     if undescribed.all():
         return codes.to_numpy()
     labels = labels.where(~undescribed, pd.Series(unique, index=unique).astype(str))
-    shared = labels.duplicated(keep=False)
-    bracketed = labels + " [" + pd.Series(unique, index=unique).astype(str) + "]"
-    named: NDArray[Any] = labels.where(~shared, bracketed).loc[codes].to_numpy()
+    brackets = " [" + pd.Series(unique, index=unique).astype(str) + "]"
+    # A description may look like another one with its code: until all are told apart.
+    while (shared := labels.duplicated(keep=False)).any():
+        labels = labels.where(~shared, labels + brackets)
+    named: NDArray[Any] = labels.loc[codes].to_numpy()
     return named

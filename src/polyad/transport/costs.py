@@ -31,7 +31,7 @@ def cosine_cost(
 
     Parameters
     ----------
-    data : ndarray or coo_array
+    data : ndarray, coo_array or LabelledTensor
         Of two modes or more, nonnegative. Sparse data stays sparse.
     mode : int, default=0
     binary : bool, default=False
@@ -56,6 +56,45 @@ def cosine_cost(
     return _one_minus_cosine(slices)
 
 
+def presence_cost(data: NDArray[Any] | coo_array[Any, Any], mode: int = 0) -> NDArray[np.float64]:
+    """Return one minus the cosine between the sets of samples that two entries of a mode occur in.
+
+    For the samples, mode 0, it is that between the sets of entries of other modes which they have.
+    These are the costs of the paper: two diagnoses are near if the same patients have them.
+
+    Parameters
+    ----------
+    data : ndarray, coo_array or LabelledTensor
+        Of two modes or more, nonnegative. Sparse data stays sparse.
+    mode : int, default=0
+
+    Returns
+    -------
+    ndarray of shape (data.shape[mode], data.shape[mode])
+        An entry that never occurs has the cost 1 to all others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> presence_cost(np.array([[1.0, 2.0, 0.0], [1.0, 1.0, 3.0]]), mode=1).round(3)
+    array([[0.   , 0.   , 0.293],
+           [0.   , 0.   , 0.293],
+           [0.293, 0.293, 0.   ]])
+    """
+    from scipy.sparse import csr_array, hstack
+
+    coords, values, shape = _checked_entries(data, mode)
+    ones = np.ones(np.count_nonzero(values))
+    used = [row[values != 0] for row in coords]
+    others = range(1, len(shape)) if mode == 0 else (0,)
+    sets = csr_array(
+        hstack([csr_array((ones, (used[mode], used[k])), (shape[mode], shape[k])) for k in others])
+    )
+    sets.sum_duplicates()
+    sets.data[:] = 1.0
+    return _one_minus_cosine(sets)
+
+
 def tfidf_cost(data: NDArray[Any] | coo_array[Any, Any], mode: int = 0) -> NDArray[np.float64]:
     """Return one minus the cosine between the slices, cells that many slices share counting less.
 
@@ -64,7 +103,7 @@ def tfidf_cost(data: NDArray[Any] | coo_array[Any, Any], mode: int = 0) -> NDArr
 
     Parameters
     ----------
-    data : ndarray or coo_array
+    data : ndarray, coo_array or LabelledTensor
         Of two modes or more, nonnegative. Sparse data stays sparse.
     mode : int, default=0
 
@@ -117,9 +156,9 @@ def random_cost(
     ndarray of shape (size, size)
     """
     if isinstance(random_state, np.random.RandomState):
-        drawn = random_state.random_sample((_size(size), size))
+        drawn = random_state.random_sample((_size(size), _size(size)))
     else:
-        drawn = np.random.default_rng(random_state).random((_size(size), size))
+        drawn = np.random.default_rng(random_state).random((_size(size), _size(size)))
     upper = np.triu(drawn, 1)
     return upper + upper.T
 
@@ -143,6 +182,9 @@ def grid_cost(*shape: int) -> NDArray[np.float64]:
            [0.25, 0.  , 0.25],
            [1.  , 0.25, 0.  ]])
     """
+    if not shape:
+        message = "A grid needs the number of points along each axis, such as grid_cost(28, 28)."
+        raise InvalidInputError(message)
     points = np.indices([_size(n) for n in shape]).reshape(len(shape), -1).astype(np.float64)
     cost = np.zeros((points.shape[1],) * 2)
     for axis in points:
@@ -161,9 +203,11 @@ def validate_cost(
 
     Parameters
     ----------
-    cost : array-like or pandas.DataFrame of shape (size, size)
-        Symmetric, finite, not negative, zero on the diagonal. The rows and columns of a frame are
-        taken by label where ``labels`` are given; it may have more than these.
+    cost : array-like or labelled table of shape (size, size)
+        Symmetric, finite, not negative, zero on the diagonal. The rows and columns of a pandas
+        frame or of an xarray.DataArray are taken by label where ``labels`` are given; it may have
+        more than these. So are those of a polars frame, whose rows are named by a column of text,
+        or else are in the order of its columns.
     size : int, optional
         The size that is needed.
     labels : sequence, optional
@@ -176,14 +220,12 @@ def validate_cost(
     ndarray of shape (size, size)
         Exactly symmetric, float64.
     """
-    if hasattr(cost, "loc") and hasattr(cost, "columns"):
-        cost = _by_label(cost, labels, mode_title)
-    try:
-        matrix = np.asarray(cost, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        message = f"The cost of {mode_title} is no matrix of numbers: {error}."
-        raise InvalidTypeError(message) from error
+    frame = _as_frame(cost)
+    matrix = _numbers(cost if frame is None else _by_label(frame, labels, mode_title), mode_title)
     needed = len(matrix) if size is None and matrix.ndim == 2 else size
+    if size == 0:
+        message = f"There is nothing to move: {mode_title} has no positions."
+        raise InvalidInputError(message)
     if matrix.shape != (needed, needed) or matrix.size == 0:
         wanted = "(size, size)" if needed is None or size is None else f"({size}, {size})"
         message = (
@@ -200,6 +242,45 @@ def validate_cost(
     return (matrix + matrix.T) / 2.0
 
 
+def _as_frame(cost: Any) -> Any:
+    """Return a cost that has labels as a pandas frame, and None for one that has none."""
+    package = type(cost).__module__.partition(".")[0]
+    if package == "pandas" and hasattr(cost, "columns"):
+        return cost
+    if package == "xarray" and hasattr(cost, "coords") and len(getattr(cost, "dims", ())) == 2:
+        return cost.to_pandas() if all(name in cost.coords for name in cost.dims) else None
+    if package != "polars" or not hasattr(cost, "columns"):
+        return None
+    import pandas as pd
+
+    names = [name for name, kind in cost.schema.items() if not kind.is_numeric()]
+    numbers = cost.drop(names[:1])
+    if not names and numbers.shape[0] != numbers.shape[1]:
+        return None
+    rows = cost[names[0]].to_list() if names else numbers.columns
+    return pd.DataFrame(numbers.to_numpy(), index=rows, columns=numbers.columns)
+
+
+def _numbers(cost: Any, title: str) -> NDArray[np.float64]:
+    """Return a cost as an array of real numbers."""
+    problem = f"The cost of {title} is no matrix of numbers"
+    if hasattr(cost, "toarray"):
+        message = f"{problem} but a sparse one: give cost.toarray()."
+        raise InvalidTypeError(message)
+    try:
+        given = np.asarray(cost)
+        if given.dtype.kind in "cSUMm":
+            message = f"{problem}: it is of type {given.dtype}."
+            raise InvalidTypeError(message)
+        matrix: NDArray[np.float64] = given.astype(np.float64)
+    except InvalidTypeError:
+        raise
+    except (TypeError, ValueError) as error:
+        message = f"{problem}: {error}."
+        raise InvalidTypeError(message) from error
+    return matrix
+
+
 def _by_label(frame: Any, labels: Sequence[Any] | NDArray[Any] | None, title: str) -> Any:
     """Return a labelled frame in the order of the labels, or of its own rows."""
     wanted = list(frame.index) if labels is None else list(labels)
@@ -211,14 +292,20 @@ def _by_label(frame: Any, labels: Sequence[Any] | NDArray[Any] | None, title: st
         if missing:
             message = (
                 f"The cost of {title} has no {name} for {len(missing)} of its labels, first "
-                f"{missing[0]!r}. Give a frame with all labels in its index and its columns."
+                f"{_plain(missing[0])!r}. Give a frame with all labels in its index and its "
+                "columns."
             )
             raise InvalidInputError(message)
     return frame.loc[wanted, wanted].to_numpy()
 
 
 def _twice(labels: Any) -> Any:
-    return labels[labels.duplicated()][0]
+    return _plain(labels[labels.duplicated()][0])
+
+
+def _plain(label: Any) -> Any:
+    """Return a label as Python's own kind of text or number, for messages."""
+    return label.item() if isinstance(label, np.generic) else label
 
 
 def _refuse(bad: NDArray[np.bool_], matrix: NDArray[np.float64], problem: str) -> None:
@@ -233,19 +320,33 @@ def _refuse(bad: NDArray[np.bool_], matrix: NDArray[np.float64], problem: str) -
 
 
 def _size(size: int) -> int:
-    if size < 1:
-        message = f"A cost needs at least one position, got {size}."
+    if not isinstance(size, int | np.integer) or size < 1:
+        message = f"A cost needs a whole number of positions, at least one, got {size!r}."
         raise InvalidInputError(message)
     return int(size)
 
 
-def _slices(data: NDArray[Any] | coo_array[Any, Any], mode: int) -> csr_array[Any, Any]:
+def _slices(data: Any, mode: int) -> csr_array[Any, Any]:
     """Return the slices of a tensor as the rows of a sparse matrix, cells never used left out."""
-    from scipy.sparse import coo_array, csr_array, issparse
+    from scipy.sparse import csr_array
 
-    if not issparse(data):
+    coords, values, shape = _checked_entries(data, mode)
+    column, n_columns = number_cells(coords, shape, mode)
+    return csr_array((values, (coords[mode], column)), shape=(int(shape[mode]), n_columns))
+
+
+def _checked_entries(
+    data: Any, mode: int
+) -> tuple[tuple[NDArray[Any], ...], NDArray[np.float64], tuple[int, ...]]:
+    """Return where the entries of a tensor are, the entries, and its shape."""
+    from scipy.sparse import coo_array, issparse
+
+    # Of a labelled tensor, what it holds.
+    data = data.data if isinstance(getattr(data, "labels", None), tuple) else data
+    is_sparse: bool = issparse(data)
+    if not is_sparse:
         dense = np.asarray(data, dtype=np.float64)
-        tensor: coo_array[Any, Any] = coo_array(dense) if dense.ndim else coo_array((1, 1))
+        tensor: Any = coo_array(dense) if dense.ndim else coo_array((1, 1))
     else:
         tensor = coo_array(data)
     if tensor.ndim < 2 or not 0 <= mode < tensor.ndim:
@@ -259,9 +360,7 @@ def _slices(data: NDArray[Any] | coo_array[Any, Any], mode: int) -> csr_array[An
             f"The data is {values[first]} at {where}; costs need finite entries, not negative."
         )
         raise InvalidInputError(message)
-    column, n_columns = number_cells(tensor.coords, tensor.shape, mode)
-    shape = (int(tensor.shape[mode]), n_columns)
-    return csr_array((values, (tensor.coords[mode], column)), shape=shape)
+    return tensor.coords, values, tensor.shape
 
 
 def number_cells(

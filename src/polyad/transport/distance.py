@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.exceptions import InvalidInputError, warn_user
+from polyad.exceptions import InvalidInputError, InvalidTypeError, warn_user
 from polyad.transport.costs import number_cells, validate_cost
 from polyad.transport.sinkhorn import check_masses, sinkhorn
 
@@ -42,9 +42,10 @@ def wasserstein_distance(
 
     Parameters
     ----------
-    x, y : array-like or coo_array
+    x, y : array-like, coo_array or LabelledTensor
         Nonnegative, of the same shape. Corresponding vectors, columns or fibres must have equal
-        masses. Sparse data stays sparse.
+        masses. Sparse data stays sparse. Entries are compared by position; other labels are
+        refused.
     cost : array-like of shape (size, size), or one for each mode
         One matrix compares vectors, or the columns of matrices. A sequence with one matrix for each
         mode compares tensors, of order two too.
@@ -74,6 +75,7 @@ def wasserstein_distance(
     0.5
     """
     first, second = _as_coo(x, "x"), _as_coo(y, "y")
+    _refuse_other_labels(x, y)
     if first.shape != second.shape:
         message = f"x has the shape {first.shape} and y {second.shape}; they must be the same."
         raise InvalidInputError(message)
@@ -108,11 +110,16 @@ def wasserstein_distance(
     return total
 
 
-def _as_coo(data: ArrayLike | coo_array[Any, Any], name: str) -> coo_array[Any, Any]:
+def _as_coo(data: Any, name: str) -> coo_array[Any, Any]:
     from scipy.sparse import coo_array, issparse
 
+    # Of a labelled tensor, what it holds.
+    data = data.data if isinstance(getattr(data, "labels", None), tuple) else data
     if not issparse(data):
         dense = np.asarray(data)
+        if dense.dtype.kind not in "biufO" or dense.ndim == 0:
+            message = f"{name} is a {type(data).__name__}; give an array of numbers."
+            raise InvalidTypeError(message)
         data = dense[:, None] if dense.ndim == 1 else dense
     tensor: coo_array[Any, Any] = coo_array(data)
     if tensor.dtype not in (np.float32, np.float64):
@@ -125,10 +132,38 @@ def _as_coo(data: ArrayLike | coo_array[Any, Any], name: str) -> coo_array[Any, 
     return tensor
 
 
+def _refuse_other_labels(x: Any, y: Any) -> None:
+    """Refuse labelled data whose labels differ: entries are compared by their position."""
+    for mode, (own, other) in enumerate(zip(_labels_of(x), _labels_of(y), strict=False)):
+        if own is None or other is None or np.array_equal(own, other):
+            continue
+        message = (
+            f"x and y have other labels, or another order of them, in mode {mode}, and entries are "
+            "compared by their position. Bring both to the same labels first: y.align of a "
+            "LabelledTensor, y.reindex_like(x) of a pandas object."
+        )
+        raise InvalidInputError(message)
+
+
+def _labels_of(data: Any) -> list[Any]:
+    """Return the labels of each mode that has some."""
+    if isinstance(getattr(data, "labels", None), tuple):
+        return list(data.labels)
+    if type(data).__module__.partition(".")[0] != "pandas":
+        return []
+    return [np.asarray(axis, dtype=object) for axis in data.axes]
+
+
 def _costs(cost: Any, shape: tuple[int, ...]) -> dict[int, NDArray[np.float64]]:
     """Return the cost of each mode that counts."""
+    if isinstance(cost, str) or not (hasattr(cost, "shape") or isinstance(cost, list | tuple)):
+        message = (
+            f"The cost is {cost!r}; give a matrix, or a list with one for each mode. Functions "
+            "such as polyad.transport.cosine_cost make one."
+        )
+        raise InvalidTypeError(message)
     is_one = hasattr(cost, "shape") and len(cost.shape) == 2
-    if not is_one and not hasattr(cost, "shape") and np.ndim(cost[0]) == 1:
+    if isinstance(cost, list | tuple) and len(cost) and np.ndim(cost[0]) == 1:
         is_one = True  # a matrix as lists of numbers
     given = {0: cost} if is_one else dict(enumerate(cost))
     if (is_one and len(shape) > 2) or (not is_one and len(given) != len(shape)):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -195,7 +196,7 @@ class FibreTransport:
         self, cost: ArrayLike, *, epsilon: float = 0.05, marginal_penalty: float = 1.0
     ) -> None:
         for name, value in (("epsilon", epsilon), ("marginal_penalty", marginal_penalty)):
-            if not 0.0 < value < np.inf:
+            if not isinstance(value, Real) or not 0.0 < value < np.inf:
                 message = f"{name}={value!r} must be a finite number above zero."
                 raise InvalidInputError(message)
         checked = validate_cost(cost)

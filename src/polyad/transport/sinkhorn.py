@@ -130,7 +130,7 @@ def check_masses(left: float, right: float, what: str, *, rtol: float = 1e-6) ->
     if abs(left - right) > rtol * max(left, right):
         message = (
             f"The masses of {what} differ: {left:.9g} and {right:.9g}. Transport needs equal "
-            "masses: scale one, or use a marginal penalty."
+            "masses: scale one, or let sinkhorn(..., marginal_penalty=...) make and lose mass."
         )
         raise InvalidInputError(message)
 

@@ -11,6 +11,7 @@ from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.transport.costs import (
     cosine_cost,
     one_identity_cost,
+    presence_cost,
     random_cost,
     tfidf_cost,
     validate_cost,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 #: How a named cost is made from the data, the mode and a seed.
 NAMED: dict[str, Callable[[SparseTensor, int, int], NDArray[np.float64]]] = {
+    "presence": lambda tensor, mode, seed: presence_cost(tensor.to_coo(), mode),
     "cosine": lambda tensor, mode, seed: cosine_cost(tensor.to_coo(), mode),
     "tfidf": lambda tensor, mode, seed: tfidf_cost(tensor.to_coo(), mode),
     "one-identity": lambda tensor, mode, seed: one_identity_cost(tensor.shape[mode]),
@@ -52,16 +54,22 @@ def rules_of(costs: Any, given: TensorInput) -> list[Any]:
         The data.
     """
     n_modes = len(given.shape)
-    default = [SEPARATE, *["cosine"] * (n_modes - 1)]
+    default = [SEPARATE, *["presence"] * (n_modes - 1)]
     if costs is None:
         return default
     if isinstance(costs, str) or callable(costs):
         return [costs] * n_modes
     if isinstance(costs, Mapping):
-        rules = default
+        rules: dict[int, Any] = {}
         for key, rule in costs.items():
-            rules[_mode_number(key, given)] = rule
-        return rules
+            mode = _mode_number(key, given)
+            if mode in rules:
+                message = (
+                    f"costs names {given.mode_title(mode)} twice: {', '.join(map(repr, costs))}."
+                )
+                raise InvalidInputError(message)
+            rules[mode] = default[mode] if rule is None else rule
+        return [rules.get(mode, default[mode]) for mode in range(n_modes)]
     if isinstance(costs, list | tuple):
         if len(costs) != n_modes:
             message = f"costs has {len(costs)} entries; the data has {n_modes} modes, one for each."
@@ -79,7 +87,8 @@ def _mode_number(key: Any, given: TensorInput) -> int:
     n_modes = len(given.shape)
     if isinstance(key, str) and given.modes is not None and key in given.modes:
         return given.modes.index(key)
-    if isinstance(key, int | np.integer) and -n_modes <= key < n_modes:
+    is_number = isinstance(key, int | np.integer) and not isinstance(key, bool)
+    if is_number and -n_modes <= key < n_modes:
         return int(key) % n_modes
     names = "" if given.modes is None else f" or one of {', '.join(map(repr, given.modes))}"
     message = f"costs has the mode {key!r}; the data has the modes 0..{n_modes - 1}{names}."
@@ -113,7 +122,8 @@ def read_cost(rule: Any, given: TensorInput, tensor: SparseTensor, mode: int, se
             raise InvalidInputError(message)
         rule = NAMED[rule](tensor, mode, seed)
     elif callable(rule):
-        rule = rule(tensor.to_coo(), mode)
+        # A copy: what the function does to it is not done to the data.
+        rule = rule(tensor.to_coo().copy(), mode)
     return validate_cost(
         rule, given.shape[mode], labels=given.labels[mode], mode_title=given.mode_title(mode)
     )

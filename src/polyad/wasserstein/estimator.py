@@ -61,6 +61,8 @@ class WassersteinCP(CPFamily):
         The cost :math:`C_n` of moving mass from one entry of a mode to another. For each mode one
         of
 
+        - ``"presence"``: 1 minus the cosine of the sets of samples that have them, and for samples
+          of the sets of what they have;
         - ``"cosine"``: 1 minus the cosine of the slices of the data;
         - ``"tfidf"``: the same after weighting by inverse document frequency;
         - ``"one-identity"``: 1 between any two;
@@ -70,9 +72,9 @@ class WassersteinCP(CPFamily):
         - a function of the sparse data and the mode that returns such a matrix.
 
         One value for all modes, a list with one for each mode, or a dict from modes to values.
-        None, and modes that are not named, have ``"cosine"``, but the samples ``"separate"``: what
-        is learned of a sample then does not depend on which others are there. The paper has
-        ``"cosine"`` for them too.
+        None, and modes that are not named, have ``"presence"``, but the samples ``"separate"``:
+        what is learned of a sample then does not depend on which others are there. The paper has
+        a cost of the samples too.
     epsilon : float, default=0.05
         The weight of the entropy of the transports, in the unit of the costs (the paper's
         :math:`1 / \rho`): mass moves freely over costs well below it.
@@ -104,7 +106,8 @@ class WassersteinCP(CPFamily):
     time_budget : float, default=None
         Stop after this many seconds, over all restarts.
     random_state : int, RandomState instance or None, default=None
-        Seeds the start and random costs.
+        Seeds the start. An integer also seeds the cost ``"random"``, which is always the same
+        otherwise.
     n_jobs : int, default=None
         The number of threads; None or -1 uses all. Results do not depend on it.
     warm_start : bool, default=False
@@ -306,7 +309,8 @@ class WassersteinCP(CPFamily):
         """Return how many bytes are left for marginals."""
         modes = [mode for mode, moves in enumerate(moving) if moves]
         titles = [given.mode_title(mode) for mode in range(len(given.shape))]
-        return memory_for_marginals(tensor, modes, titles, float(self.memory_limit) * 2**30)
+        limit = float(self.memory_limit) * 2**30
+        return memory_for_marginals(tensor, int(self.n_components), modes, titles, limit)
 
     def _cost_seed(self) -> int:
         """Return the seed of random costs: the same for a fit and its new samples."""
@@ -345,6 +349,12 @@ class WassersteinCP(CPFamily):
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
         super()._store(solver, result)
         self.costs_ = solver.problem.costs
+        dead = int((self.weights_ == 0).sum())
+        if dead and not solver.problem.is_zero:
+            self._warn_about_data(
+                f"{dead} of {len(self.weights_)} components are zero: a component that is zero in "
+                "one mode, as a given init may be, stays so."
+            )
         self._sample_rule = solver.problem.sample_rule
 
     def __sklearn_tags__(self) -> Any:

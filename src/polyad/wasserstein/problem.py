@@ -33,6 +33,7 @@ from polyad.fitting.checkpoint import digest
 from polyad.tensor.sparse import SparseTensor
 from polyad.threads import run_blocks
 from polyad.transport.fibres import FibreTransport
+from polyad.validation import refuse_negative
 from polyad.wasserstein.divergence import (
     DenseMarginals,
     FibreMarginals,
@@ -51,8 +52,10 @@ if TYPE_CHECKING:
 
 # A cost in float64, and its kernels in float64 and float32.
 _COST_BYTES = 8 + 2 * 8 + 4
-# A nonzero in the fibres of a mode, with its potential before and after.
-_NONZERO_BYTES = 8 + 8 + 3 * 8
+# A nonzero in the fibres of a mode, with its potential before and after, and as a fibre of its own.
+_NONZERO_BYTES = 8 + 8 + 3 * 8 + 2 * 8
+# Factors of an iteration: before, after, balanced, in the type of the data, and a numerator.
+_FACTOR_COPIES = 6
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,11 @@ def read_nonnegative(given: TensorInput) -> SparseTensor:
     InvalidInputError
         If an entry is negative or missing; the first is named.
     """
+    advice = (
+        "A Wasserstein loss moves mass, which is not negative: give counts, zeros and ones, or "
+        "probabilities. CP takes data of any sign."
+    )
+    refuse_negative(given, advice)
     if given.is_sparse:
         stored = SparseTensor(given.data)
         values, coords = stored.values, stored.coords
@@ -143,19 +151,11 @@ def read_nonnegative(given: TensorInput) -> SparseTensor:
         values = array[coords]
     missing = np.flatnonzero(np.isnan(values))
     if missing.size:
+        place = tuple(int(row[missing[0]]) for row in coords)
         message = (
-            f"X has {missing.size} missing entries, first at {_place(coords, missing[0])}. A "
+            f"X has {missing.size} missing entries, first at {place}. A "
             "Wasserstein loss needs whole fibres: fill them first, or fit PoissonCP or CP, which "
             "leave them out."
-        )
-        raise InvalidInputError(message)
-    negative = np.flatnonzero(values < 0)
-    if negative.size:
-        message = (
-            f"Negative values in data: X has {negative.size} of them, first "
-            f"{values[negative[0]]:.6g} at {_place(coords, negative[0])}. A Wasserstein loss moves "
-            "mass, which is not negative: give counts, zeros and ones, or probabilities. CP takes "
-            "data of any sign."
         )
         raise InvalidInputError(message)
     kept = values > 0
@@ -164,7 +164,11 @@ def read_nonnegative(given: TensorInput) -> SparseTensor:
 
 
 def memory_for_marginals(
-    tensor: SparseTensor, moving: Sequence[int], titles: Sequence[str], limit: float
+    tensor: SparseTensor,
+    n_components: int,
+    moving: Sequence[int],
+    titles: Sequence[str],
+    limit: float,
 ) -> float:
     """Return how many bytes are left for marginals after all that a fit cannot do without.
 
@@ -172,6 +176,8 @@ def memory_for_marginals(
     ----------
     tensor : SparseTensor
         The nonzeros.
+    n_components : int
+        The number of components.
     moving : sequence of int
         The modes along which mass moves.
     titles : sequence of str
@@ -185,22 +191,31 @@ def memory_for_marginals(
         If there are too few.
     """
     costs = {mode: _COST_BYTES * tensor.shape[mode] ** 2 for mode in moving}
-    needed = sum(costs.values()) + len(costs) * _NONZERO_BYTES * tensor.nnz
-    if needed > limit:
-        largest = max(costs, key=lambda mode: costs[mode])
-        message = (
-            f"The fit would take {needed / 2**30:.3g} GB and memory_limit is "
-            f"{limit / 2**30:.3g} GB. The cost of {titles[largest]}, with its "
-            f"{tensor.shape[largest]} entries, takes {costs[largest] / 2**30:.3g} GB of it: raise "
-            "the limit, keep fewer entries of that mode, or let nothing move along it with "
-            f"costs={{{largest}: 'separate'}}."
+    coords = 8 * len(tensor.shape) * tensor.nnz
+    in_fibres = len(costs) * (_NONZERO_BYTES * tensor.nnz + coords)
+    # A factor has a row for each entry of its mode; an update also has one for each fibre.
+    rows = 8 * n_components * (_FACTOR_COPIES * sum(tensor.shape) + tensor.nnz)
+    needed = sum(costs.values()) + in_fibres + rows
+    if needed <= limit:
+        return limit - needed
+    largest = max(costs, key=lambda mode: costs[mode], default=0)
+    if costs and costs[largest] >= needed / 2:
+        advice = (
+            f"The cost of {titles[largest]}, with its {tensor.shape[largest]} entries, takes "
+            f"{costs[largest] / 2**30:.3g} GB of it: raise the limit, keep fewer entries of that "
+            f"mode, or let nothing move along it with costs={{{largest}: 'separate'}}."
         )
-        raise InvalidInputError(message)
-    return limit - needed
-
-
-def _place(coords: Sequence[NDArray[Any]], entry: int) -> tuple[int, ...]:
-    return tuple(int(row[entry]) for row in coords)
+    else:
+        advice = (
+            f"Its {tensor.nnz} nonzeros and the factors of shape {tensor.shape} with "
+            f"{n_components} components take most of it: raise the limit, or fit less data or "
+            "fewer components."
+        )
+    message = (
+        f"The fit would take {needed / 2**30:.3g} GB and memory_limit is {limit / 2**30:.3g} GB. "
+        f"{advice}"
+    )
+    raise InvalidInputError(message)
 
 
 class TransportProblem(FitData):

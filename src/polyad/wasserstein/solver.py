@@ -78,6 +78,8 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
 
     name: ClassVar[str] = "WassersteinCP"
     promises_descent: ClassVar[bool] = True
+    # The entropy of a transport may be below zero, and with it the objective.
+    least = -np.inf
     state_type: ClassVar[type[Any]] = WassersteinState
     problem: TransportProblem
 
@@ -88,10 +90,8 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
         self.inner_iter = inner_iter
         # The samples come last, as in all of the family.
         self.free_modes.sort(key=lambda mode: mode == 0)
-        # The objective of a model of nothing. Entropies are negative and may take the objective
-        # below zero, which is not its minimum.
+        # The objective of a model of nothing.
         self.scale = len(problem.shape) * problem.schedule.penalty * problem.total
-        self.least = -np.inf
         self.floor = _ROUNDING[problem.dtype.name] * self.scale
         # What was found of the latest state is too large to be a part of it. It follows from the
         # state, and is found again where it is lost.

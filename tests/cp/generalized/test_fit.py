@@ -403,6 +403,23 @@ def test_a_custom_loss_with_a_bound():
         own.transform(-X)
 
 
+@pytest.mark.parametrize("solver", ["lbfgs", "adam"])
+def test_a_custom_loss_below_zero_is_fitted(solver):
+    """Large counts make ``m - x log m`` negative, which is no reason to stop."""
+    loss = CustomLoss(
+        lambda x, m: m - x * np.log(m + 1e-10), lambda x, m: 1 - x / (m + 1e-10), lower=0.0
+    )
+    X = 100.0 * data_for("poisson")
+    X = coo_array(X) if solver == "adam" else X
+    start = factors_for("poisson", rank=2)
+    own = fitted("custom", X, loss=loss, init=start, solver=solver)
+    model = fitted("poisson", X, init=start, solver=solver)
+    assert own.history_.objective[0] > own.objective_
+    assert own.objective_ < 0
+    assert own.n_iter_ > 5
+    assert factor_match_score(own.kruskal_, model.kruskal_) > 0.9
+
+
 def test_convergence_is_told():
     X = data_for("gamma")
     assert fitted("gamma", X, ignore=False).status_ is Status.CONVERGED

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,8 @@ from polyad.cp.problem import FitData
 from polyad.exceptions import InvalidInputError
 from polyad.fitting.quasi_newton import QuasiNewton
 from polyad.tensor.dense import DenseTensor
-from polyad.validation import first_position
+from polyad.tensor.sparse import canonicalize
+from polyad.validation import describe_entries, refuse_negative
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,29 +173,20 @@ def check_domain(given: TensorInput, loss: Loss, *, zeros: bool) -> None:
         )
         raise InvalidInputError(message)
     bad = ~(loss.accepts(stored) | xp.isnan(stored))
-    n_bad = int(xp.sum(xp.astype(bad, xp.int64)))
-    if not n_bad:
+    if given.is_sparse and bad.any():
+        # Parts of an entry may be what their sum is not.
+        given = replace(given, data=canonicalize(given.data))
+        stored = given.data.data
+        bad = ~loss.accepts(stored)
+    if not bool(xp.any(bad)):
         return
-    where = first_position(given, bad)
-    flat = xp.reshape(stored, (-1,))
-    first = float(flat[int(xp.argmax(xp.astype(xp.reshape(bad, (-1,)), xp.uint8)))])
-    # The wording of scikit-learn, which its users search for.
-    title = "Negative values in data" if first < 0 else "Values in data that the loss cannot take"
+    if bool(xp.any(bad & (stored < 0))):
+        refuse_negative(given, f"{name}. {loss.advice}")
     message = (
-        f"{title}: X has {n_bad} of them, first {first:.6g} at {_described(given, where)}. {name}. "
+        f"Values in data that the loss cannot take: {describe_entries(given, bad)}. {name}. "
         f"{loss.advice}"
     )
     raise InvalidInputError(message)
-
-
-def _described(given: TensorInput, where: Sequence[int]) -> str:
-    """Return a position, with the labels of the modes that have any."""
-    names = [
-        f"{given.mode_title(mode)}: {labels[k]!s}"
-        for mode, (k, labels) in enumerate(zip(where, given.labels, strict=True))
-        if labels is not None
-    ]
-    return f"{tuple(where)}" + (f" ({', '.join(names)})" if names else "")
 
 
 def find_exponent(data: Any, loss: Loss, *, zeros: bool) -> int:

@@ -6,7 +6,6 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyad.cp.family import COMMON_CONSTRAINTS
@@ -15,7 +14,7 @@ from polyad.cp.nonnegative.solver import NonnegativeLeastSquares
 from polyad.cp.parameters import read_penalties
 from polyad.cp.problem import Problem, build_problem
 from polyad.exceptions import InvalidInputError
-from polyad.validation import first_position
+from polyad.validation import refuse_negative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -181,7 +180,11 @@ class NonnegativeCP(NonnegativeFamily):
 
     def _problem(self, given: TensorInput) -> Problem:
         if self.solver == "mu":
-            self._refuse_negative(given)
+            advice = (
+                "Multiplicative updates can only shrink and stretch numbers that are not negative. "
+                "Use solver='hals', which takes data of any sign."
+            )
+            refuse_negative(given, advice)
             if given.is_sparse and self.missing == "unobserved":
                 message = (
                     "solver='mu' does not take sparse data with missing='unobserved'. Use "
@@ -189,16 +192,6 @@ class NonnegativeCP(NonnegativeFamily):
                 )
                 raise InvalidInputError(message)
         return build_problem(given.data, self.missing)
-
-    def _refuse_negative(self, given: TensorInput) -> None:
-        stored = given.data.data if given.is_sparse else given.data
-        negative = stored < 0
-        if bool(array_namespace(stored).any(negative)):
-            message = (
-                f"The data has a negative entry, first at {first_position(given, negative)}, and "
-                "multiplicative updates can only shrink nonnegative numbers. Use solver='hals'."
-            )
-            raise InvalidInputError(message)
 
     def _solver(self, problem: Problem, fixed_modes: list[int]) -> NonnegativeLeastSquares:
         n_modes = len(problem.shape)

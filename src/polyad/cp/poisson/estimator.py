@@ -15,6 +15,7 @@ from polyad.cp.poisson.problem import CountProblem, Method, build_problem
 from polyad.cp.poisson.solver import AlternatingPoissonRegression, random_start
 from polyad.cp.start import given_nonnegative_start
 from polyad.threads import thread_limit
+from polyad.validation import refuse_negative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -240,6 +241,11 @@ class PoissonCP(CPFamily):
         return problem.solve([start, *others], 0).astype(problem.dtype)
 
     def _problem(self, given: TensorInput) -> CountProblem:
+        advice = (
+            "A Poisson model is for counts and other numbers that are not negative; CP takes data "
+            "of any sign."
+        )
+        refuse_negative(given, advice)
         return build_problem(given.data, self.missing)
 
     def _solver(

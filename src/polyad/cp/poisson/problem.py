@@ -14,7 +14,6 @@ from polyad.arrays import Array, to_numpy
 from polyad.cp.poisson import kernels
 from polyad.cp.poisson.records import Model, Rows, Rules, Slices
 from polyad.cp.problem import FitData
-from polyad.exceptions import InvalidInputError
 from polyad.fitting.checkpoint import digest
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.sparse import SparseTensor
@@ -71,7 +70,6 @@ def build_problem(data: Any, missing: Missing) -> CountProblem:
     """
     if isinstance(data, coo_array):
         stored = SparseTensor(data)
-        check_counts(stored.values, stored.coords)
         nonzeros = _tensor(stored.values, stored.coords, stored.shape, stored.values > 0)
         if missing == "zero":
             return CountProblem(nonzeros)
@@ -81,7 +79,6 @@ def build_problem(data: Any, missing: Missing) -> CountProblem:
     array = to_numpy(data)
     coords = np.nonzero(array)  # NaN is not zero
     values = array[coords]
-    check_counts(values, coords)
     known = ~np.isnan(values)
     nonzeros = _tensor(values, coords, array.shape, known)
     if known.all():
@@ -94,27 +91,6 @@ def _tensor(
 ) -> SparseTensor:
     place: Any = tuple(row[kept] for row in coords)
     return SparseTensor(coo_array((values[kept], place), shape=shape))
-
-
-def check_counts(values: NDArray[Any], coords: Sequence[NDArray[Any]]) -> None:
-    """Refuse negative values, naming the first.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n,)
-        The values.
-    coords : sequence of ndarray of shape (n,)
-        Where they are.
-    """
-    bad = np.flatnonzero(values < 0)
-    if bad.size:
-        place = tuple(int(row[bad[0]]) for row in coords)
-        message = (
-            f"Negative values in data: X has {bad.size} of them, first {values[bad[0]]:.6g} at "
-            f"{place}. A Poisson model is for counts and other numbers that are not negative; CP "
-            "takes data of any sign."
-        )
-        raise InvalidInputError(message)
 
 
 class CountProblem(FitData):

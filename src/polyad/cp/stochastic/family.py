@@ -14,9 +14,9 @@ from polyad.cp.problem import build_problem
 from polyad.cp.rules import LeastSquares
 from polyad.cp.stochastic.reading import joined_batch_labels
 from polyad.exceptions import NumericalError
+from polyad.foreign import sample_access
 from polyad.sources import open_source
 from polyad.threads import thread_limit
-from polyad.validation import sample_access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
