@@ -37,6 +37,7 @@ from experiments.swift.reference import (
     direct_iteration,
     published_iteration,
 )
+from polyad.transport import cosine_cost
 
 if TYPE_CHECKING:
     from scipy.sparse import coo_array
@@ -91,7 +92,6 @@ def make_problem(n_patients: int) -> tuple[coo_array, list[np.ndarray]]:
     """Return the tensor of the first patients, and the costs of its modes."""
     tensor, _ = make_cohort(EVALUATION, _OUTCOME)
     X = tensor.isel(patient=slice(n_patients)).data
-    dense = X.toarray()
     return X, [cosine_cost(X, mode) for mode in range(3)]
 
 
@@ -121,8 +121,7 @@ def do_unit(unit: Unit) -> Unit:
 
         seconds, disturbed = per_iteration(run, 4, unit["repeats"])
         return {"iteration": seconds, "disturbed": disturbed}
-    dense = X.toarray()
-    generator = np.random.default_rng(0)
+    dense, generator = X.toarray(), np.random.default_rng(0)
     factors = [generator.uniform(size=(n, unit["rank"])) for n in X.shape]
     iteration = published_iteration if unit["method"] == PUBLISHED else direct_iteration
     with threadpool_limits(unit["threads"]):

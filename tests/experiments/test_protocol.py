@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from experiments.swift import articles, bbc, bbc_work, ehr, methods, patients, scaling
-from experiments.swift.methods import METHODS, OURS, Part, fit_features, settings_at
+from experiments.swift.methods import METHODS, Part, fit_features, settings_at
 from experiments.tables import mean_table
 from scipy.sparse import coo_array
 
@@ -141,9 +141,8 @@ def test_features_of_a_fit_and_of_projections_have_one_unit():
     np.testing.assert_allclose(train, again, rtol=1e-3, atol=1e-3)
 
 
-def test_every_method_has_a_grid_and_ours_the_papers():
-    assert len(METHODS[OURS].grid) == 15
-    assert all(method.grid for method in METHODS.values())
+def test_every_method_has_several_settings():
+    assert all(len(method.grid) > 1 for method in METHODS.values())
     with pytest.raises(SystemExit, match="no method 'PCA'"):
         methods.method_of("PCA")
 
