@@ -58,22 +58,19 @@ def develop(store: Store, options: Namespace) -> None:
             store, options, settings["construction"], name, grid, options.tune_ranks
         )
     if OURS in options.methods:
-        settings["ablation"] = {
-            cost: _choose(
-                store,
-                options,
-                settings["construction"],
-                OURS,
-                tuple(
-                    {**point, "costs": {"samples": cost, "features": cost}}
-                    for point in METHODS[OURS].grid
-                    if point["epsilon"] in (1.0, 0.3, 0.1)
-                    and point["marginal_penalty"] in (0.1, 1.0)
-                ),
-                (_MIDDLE_RANK,),
+        # The samples stay as they are: it is the costs between words that are put to the test.
+        points = [
+            point
+            for point in METHODS[OURS].grid
+            if point["epsilon"] in (0.3, 0.1) and point["marginal_penalty"] in (0.1, 1.0)
+        ]
+        settings["ablation"] = {}
+        for cost in ABLATION:
+            costs = {**settings["costs"], "features": cost}
+            grid = tuple({**point, "costs": costs} for point in points)
+            settings["ablation"][cost] = _choose(
+                store, options, settings["construction"], OURS, grid, (_MIDDLE_RANK,)
             )
-            for cost in ABLATION
-        }
     SETTINGS.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     print(f"settings written to {SETTINGS}")
 
