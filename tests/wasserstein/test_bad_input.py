@@ -38,7 +38,7 @@ def uneven(size):
 @pytest.mark.parametrize(
     ("costs", "error", "text"),
     [
-        ("cosines", InvalidInputError, "Known names are 'presence', 'cosine'"),
+        ("cosines", InvalidInputError, "Known names are 'cosine', 'presence'"),
         (["cosine"], InvalidInputError, "costs has 1 entries; the data has 3 modes"),
         ({7: "cosine"}, InvalidInputError, r"costs has the mode 7; the data has the modes 0..2"),
         ({"word": "cosine"}, InvalidInputError, "costs has the mode 'word'"),

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 #: How a named cost is made from the data, the mode and a seed.
 NAMED: dict[str, Callable[[SparseTensor, int, int], NDArray[np.float64]]] = {
-    "presence": lambda tensor, mode, seed: presence_cost(tensor.to_coo(), mode),
     "cosine": lambda tensor, mode, seed: cosine_cost(tensor.to_coo(), mode),
+    "presence": lambda tensor, mode, seed: presence_cost(tensor.to_coo(), mode),
     "tfidf": lambda tensor, mode, seed: tfidf_cost(tensor.to_coo(), mode),
     "one-identity": lambda tensor, mode, seed: one_identity_cost(tensor.shape[mode]),
     "random": lambda tensor, mode, seed: random_cost(tensor.shape[mode], seed + mode),
@@ -54,7 +54,7 @@ def rules_of(costs: Any, given: TensorInput) -> list[Any]:
         The data.
     """
     n_modes = len(given.shape)
-    default = [SEPARATE, *["presence"] * (n_modes - 1)]
+    default = [SEPARATE, *["cosine"] * (n_modes - 1)]
     if costs is None:
         return default
     if isinstance(costs, str) or callable(costs):

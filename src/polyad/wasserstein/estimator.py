@@ -61,10 +61,10 @@ class WassersteinCP(CPFamily):
         The cost :math:`C_n` of moving mass from one entry of a mode to another. For each mode one
         of
 
-        - ``"presence"``: 1 minus the cosine of the sets of samples that have them, and for samples
-          of the sets of what they have;
         - ``"cosine"``: 1 minus the cosine of the slices of the data;
         - ``"tfidf"``: the same after weighting by inverse document frequency;
+        - ``"presence"``: 1 minus the cosine of the sets of samples that have them, and for samples
+          of the sets of what they have, as in the paper;
         - ``"one-identity"``: 1 between any two;
         - ``"random"``: random numbers, to see what a cost is worth;
         - ``"separate"``: nothing moves along this mode;
@@ -72,9 +72,9 @@ class WassersteinCP(CPFamily):
         - a function of the sparse data and the mode that returns such a matrix.
 
         One value for all modes, a list with one for each mode, or a dict from modes to values.
-        None, and modes that are not named, have ``"presence"``, but the samples ``"separate"``:
-        what is learned of a sample then does not depend on which others are there. The paper has
-        a cost of the samples too.
+        None, and modes that are not named, have ``"cosine"``, but the samples ``"separate"``: what
+        is learned of a sample then does not depend on which others are there. The paper has a cost
+        of the samples too.
     epsilon : float, default=0.05
         The weight of the entropy of the transports, in the unit of the costs (the paper's
         :math:`1 / \rho`): mass moves freely over costs well below it.
