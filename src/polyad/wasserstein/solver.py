@@ -81,6 +81,8 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
     # The entropy of a transport may be below zero, and with it the objective.
     least = -np.inf
     state_type: ClassVar[type[Any]] = WassersteinState
+    #: Whether Ctrl-C came while the rows of the samples were solved for at the end.
+    rows_are_interrupted: bool = False
     problem: TransportProblem
 
     def __init__(
@@ -127,7 +129,11 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
         factors = list(state.factors)
         self._latest = None
         if 0 in self.free_modes:
-            factors[0] = solve_rows(self.problem, factors[1:])
+            try:
+                factors[0] = solve_rows(self.problem, factors[1:])
+            except KeyboardInterrupt:
+                # What hours of iterations have found is not lost: the rows are where they were.
+                self.rows_are_interrupted = True
         return [factor.astype(self.problem.dtype) for factor in factors]
 
     def adopt(self, state: WassersteinState) -> WassersteinState:
