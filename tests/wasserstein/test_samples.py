@@ -5,6 +5,8 @@ import pandas as pd
 import polars as pl
 import pytest
 from scipy.optimize import minimize
+from scipy.sparse import coo_array
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -13,6 +15,7 @@ import polyad
 from polyad import LabelledTensor, WassersteinCP
 from polyad.exceptions import InvalidInputError, Status
 from polyad.transport import one_identity_cost
+from polyad.wasserstein import solver
 from tests.wasserstein import twin
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*max_iter.*")
@@ -45,6 +48,26 @@ def test_coupled_samples_do():
     X, _ = twin.small_data((20, 6, 5))
     model = WassersteinCP(3, costs="cosine", random_state=0, max_iter=30).fit(X)
     assert np.abs(model.transform(X)[:5] - model.transform(X[:5])).max() > 1e-3
+
+
+def test_samples_are_solved_for_in_batches_where_memory_is_short(fitted, monkeypatch):
+    X, model = fitted
+    expected = model.transform(X)
+    sizes = []
+    original = solver._solve_batch
+
+    def counted(problem, others):
+        sizes.append(problem.shape[0])
+        return original(problem, others)
+
+    monkeypatch.setattr(solver, "_solve_batch", counted)
+    # Of 20 x 6 x 5 cells; the costs and the factors take most of this.
+    short = clone(model).set_params(memory_limit=2.2e-5, max_iter=1).fit(coo_array(X))
+    short.factors_, short.weights_ = model.factors_, model.weights_
+    sizes.clear()
+    np.testing.assert_allclose(short.transform(coo_array(X)), expected, rtol=1e-7, atol=1e-12)
+    assert len(sizes) > 1
+    assert sum(sizes) == len(X)
 
 
 def test_a_row_is_at_the_minimum_of_eq_20(fitted):

@@ -177,8 +177,8 @@ def random_start(problem: TransportProblem, n_components: int, seed: int) -> lis
 def solve_rows(problem: TransportProblem, others: Sequence[Array]) -> NDArray[np.float64]:
     """Return the rows of samples for given other factors (eq. 20), which is a convex problem.
 
-    Every row starts from its own mass, and is left once it has settled. It does not depend on the
-    other samples then, unless their cost couples them: those are left together.
+    They are solved for in batches whose marginals fit into memory, where these would otherwise be
+    computed again in every sweep.
 
     Parameters
     ----------
@@ -186,6 +186,23 @@ def solve_rows(problem: TransportProblem, others: Sequence[Array]) -> NDArray[np
         The samples.
     others : sequence of array of shape (n_k, n_components)
         The factors of the other modes.
+    """
+    batches = problem.batches()
+    if len(batches) == 1:
+        return _solve_batch(problem, others)
+    rows = np.empty((problem.shape[0], others[0].shape[1]))
+    potentials = problem.cold_potentials()
+    for samples in batches:
+        part, _ = problem.take(samples, potentials)
+        rows[samples] = _solve_batch(part, others)
+    return rows
+
+
+def _solve_batch(problem: TransportProblem, others: Sequence[Array]) -> NDArray[np.float64]:
+    """Return the rows of samples.
+
+    Every row starts from its own mass, and is left once it has settled. It does not depend on the
+    other samples then, unless their cost couples them: those are left together.
     """
     own = [problem.asarray(factor) for factor in others]
     # The mass of each component for a row of ones: the unit in which rows are compared.
