@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from scipy.sparse import coo_array
 from scipy.stats import wasserstein_distance as of_one_dimension
 
@@ -164,6 +165,35 @@ def test_data_that_is_no_array_of_numbers_is_refused(data):
 def test_a_cost_that_is_no_matrix_is_refused(cost):
     with pytest.raises(InvalidTypeError, match=r"The cost is .*; give a matrix"):
         wasserstein_distance([1, 0, 0], [1, 0, 0], cost)
+
+
+@pytest.mark.parametrize("epsilon", [0, -1.0, np.inf, np.nan, "small"])
+def test_a_strength_that_is_none_is_refused(epsilon):
+    with pytest.raises(InvalidInputError, match="must be a finite number above zero"):
+        wasserstein_distance([1, 0, 0], [1, 0, 0], one_identity_cost(3), epsilon=epsilon)
+    with pytest.raises(InvalidInputError, match="must be a finite number above zero"):
+        sinkhorn([1, 0, 0], [1, 0, 0], one_identity_cost(3), epsilon=epsilon)
+
+
+def test_entries_at_the_same_place_are_summed():
+    x = coo_array(([0.5, 0.25, 0.25], ([0, 0, 1], [0, 0, 0])), shape=(3, 1))
+    y = np.array([[0.0], [0.25], [0.75]])
+    assert wasserstein_distance(x, y, one_identity_cost(3)) == pytest.approx(0.75)
+    assert wasserstein_distance(x, x.toarray(), one_identity_cost(3)) == 0
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10_000), size=st.integers(1, 8))
+def test_against_the_whole_linear_program(seed, size):
+    """All of the plan, zeros of the masses too, in one program of SciPy's."""
+    generator = np.random.default_rng(seed)
+    a, b = (generator.random(size) * (generator.random(size) < 0.6) for _ in range(2))
+    a[0], b[-1] = a[0] + 0.1, b[-1] + 0.1
+    b *= a.sum() / b.sum()
+    cost = random_cost(size, seed)
+    rows, columns = np.kron(np.eye(size), np.ones(size)), np.kron(np.ones(size), np.eye(size))
+    program = linprog(cost.ravel(), A_eq=np.vstack([rows, columns]), b_eq=np.r_[a, b])
+    assert wasserstein_distance(a, b, cost) == pytest.approx(program.fun, rel=1e-9, abs=1e-12)
 
 
 def test_nothing_has_no_distance():

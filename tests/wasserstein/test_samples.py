@@ -1,15 +1,21 @@
 """New samples: projection, score, and what they may depend on."""
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from scipy.optimize import minimize
+from scipy.sparse import coo_array
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 import polyad
 from polyad import LabelledTensor, WassersteinCP
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, Status
+from polyad.transport import one_identity_cost
+from polyad.wasserstein import solver
 from tests.wasserstein import twin
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*max_iter.*")
@@ -42,6 +48,26 @@ def test_coupled_samples_do():
     X, _ = twin.small_data((20, 6, 5))
     model = WassersteinCP(3, costs="cosine", random_state=0, max_iter=30).fit(X)
     assert np.abs(model.transform(X)[:5] - model.transform(X[:5])).max() > 1e-3
+
+
+def test_samples_are_solved_for_in_batches_where_memory_is_short(fitted, monkeypatch):
+    X, model = fitted
+    expected = model.transform(X)
+    sizes = []
+    original = solver._solve_batch
+
+    def counted(problem, others):
+        sizes.append(problem.shape[0])
+        return original(problem, others)
+
+    monkeypatch.setattr(solver, "_solve_batch", counted)
+    # Of 20 x 6 x 5 cells; the costs and the factors take most of this.
+    short = clone(model).set_params(memory_limit=2.2e-5, max_iter=1).fit(coo_array(X))
+    short.factors_, short.weights_ = model.factors_, model.weights_
+    sizes.clear()
+    np.testing.assert_allclose(short.transform(coo_array(X)), expected, rtol=1e-7, atol=1e-12)
+    assert len(sizes) > 1
+    assert sum(sizes) == len(X)
 
 
 def test_a_row_is_at_the_minimum_of_eq_20(fitted):
@@ -97,17 +123,58 @@ def test_a_saved_model_transforms_as_before(tmp_path, fitted):
     np.testing.assert_array_equal(same.transform(X), model.transform(X))
 
 
-def test_a_saved_model_keeps_the_name_of_the_cost_of_samples(tmp_path):
+def one_everywhere(data, mode):
+    return one_identity_cost(data.shape[mode])
+
+
+def test_a_saved_model_keeps_its_costs(tmp_path):
     X, costs = twin.small_data()
-    for given in ("cosine", [costs[0], "cosine", "cosine"]):
+    tensor = LabelledTensor(X, modes=["a", "b", "c"], labels=[None, list("uvwxyz"), None])
+    frame = pd.DataFrame(costs[1], index=list("uvwxyz"), columns=list("uvwxyz"))
+    table = pl.DataFrame(costs[1], schema=list("uvwxyz"))
+    for given in (
+        "cosine",
+        [costs[0], "cosine", None],
+        {"b": frame.iloc[::-1, ::-1]},
+        {"b": table, 2: "random"},
+        {"b": one_everywhere},
+    ):
+        model = WassersteinCP(2, costs=given, random_state=0, max_iter=3, tol=0.0).fit(tensor)
+        model.save(tmp_path / "model.polyad")
+        same = polyad.load(tmp_path / "model.polyad")
+        np.testing.assert_array_equal(same.transform(tensor), model.transform(tensor))
+        assert same.fit(tensor).history_.objective == model.history_.objective
+    # A new fit of other order: labels decide, not positions.
+    turned = tensor.align({"b": list("zyxwvu")})
+    again = same.set_params(costs={"b": table}).fit(turned)
+    np.testing.assert_array_equal(again.costs_[1], costs[1][::-1, ::-1])
+
+
+def test_a_saved_model_says_that_it_has_no_function(tmp_path):
+    X, _ = twin.small_data()
+    for given in (one_everywhere, {0: one_everywhere}):
         model = WassersteinCP(2, costs=given, random_state=0, max_iter=3).fit(X)
         model.save(tmp_path / "model.polyad")
         same = polyad.load(tmp_path / "model.polyad")
-        if isinstance(given, str):
-            np.testing.assert_array_equal(same.transform(X), model.transform(X))
-        else:
-            with pytest.raises(InvalidInputError, match="a model file does not keep"):
-                same.transform(X)
+        with pytest.raises(InvalidInputError, match="a function, which a model file does not keep"):
+            same.transform(X)
+        same.set_params(costs=given)
+        np.testing.assert_array_equal(same.transform(X), model.transform(X))
+    WassersteinCP(2, costs={1: one_everywhere}).save(tmp_path / "unfitted.polyad")
+    assert polyad.load(tmp_path / "unfitted.polyad").costs == {}
+
+
+def test_ctrl_c_at_the_end_loses_no_fit(monkeypatch):
+    def press_ctrl_c(problem, others):
+        raise KeyboardInterrupt
+
+    X, _ = twin.small_data()
+    monkeypatch.setattr("polyad.wasserstein.solver.solve_rows", press_ctrl_c)
+    with pytest.warns(UserWarning, match="interrupted from the keyboard"):
+        model = WassersteinCP(2, random_state=0, tol=1e-3).fit(X)
+    assert model.status_ is Status.INTERRUPTED
+    assert all(np.isfinite(factor).all() for factor in model.factors_)
+    assert model.objective_ == model.history_.objective[-1]
 
 
 def test_a_pipeline_with_grid_search():

@@ -220,7 +220,7 @@ def validate_cost(
     ndarray of shape (size, size)
         Exactly symmetric, float64.
     """
-    frame = _as_frame(cost)
+    frame = as_frame(cost)
     matrix = _numbers(cost if frame is None else _by_label(frame, labels, mode_title), mode_title)
     needed = len(matrix) if size is None and matrix.ndim == 2 else size
     if size == 0:
@@ -242,8 +242,14 @@ def validate_cost(
     return (matrix + matrix.T) / 2.0
 
 
-def _as_frame(cost: Any) -> Any:
-    """Return a cost that has labels as a pandas frame, and None for one that has none."""
+def as_frame(cost: Any) -> Any:
+    """Return a cost that has labels as a pandas frame, and None for one that has none.
+
+    Parameters
+    ----------
+    cost : object
+        A matrix, or a table of pandas, polars or xarray.
+    """
     package = type(cost).__module__.partition(".")[0]
     if package == "pandas" and hasattr(cost, "columns"):
         return cost

@@ -11,6 +11,7 @@ be negative.
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +80,8 @@ def wasserstein_distance(
     if first.shape != second.shape:
         message = f"x has the shape {first.shape} and y {second.shape}; they must be the same."
         raise InvalidInputError(message)
-    if epsilon is not None and not 0 < epsilon < np.inf:
+    is_strength = isinstance(epsilon, Real) and 0 < epsilon < np.inf
+    if epsilon is not None and not is_strength:
         message = f"epsilon={epsilon!r} must be a finite number above zero, or None."
         raise InvalidInputError(message)
     costs = _costs(cost, first.shape)
@@ -196,12 +198,18 @@ def _pairs(x: csc_array[Any], y: csc_array[Any], mode: int) -> Any:
     """Yield corresponding columns as vectors of equal mass."""
     rtol = _MASS_RTOL[min(x.dtype.itemsize, y.dtype.itemsize)]
     for j in range(x.shape[1]):
-        a = x[:, [j]].toarray()[:, 0].astype(np.float64)
-        b = y[:, [j]].toarray()[:, 0].astype(np.float64)
+        a, b = _column(x, j), _column(y, j)
         left, right = float(a.sum()), float(b.sum())
         check_masses(left, right, f"fibre {j} of mode {mode}", rtol=rtol)
         if left > 0.0:
             yield a, b * (left / right)
+
+
+def _column(matrix: csc_array[Any], j: int) -> NDArray[np.float64]:
+    column = np.zeros(matrix.shape[0])
+    stored = slice(matrix.indptr[j], matrix.indptr[j + 1])
+    column[matrix.indices[stored]] = matrix.data[stored]
+    return column
 
 
 def _exact(a: NDArray[np.float64], b: NDArray[np.float64], cost: NDArray[np.float64]) -> float:
@@ -209,6 +217,8 @@ def _exact(a: NDArray[np.float64], b: NDArray[np.float64], cost: NDArray[np.floa
     from scipy.optimize import linprog
     from scipy.sparse import eye_array, kron, vstack
 
+    if np.array_equal(a, b):
+        return 0.0  # all mass stays where it is
     rows, columns = np.flatnonzero(a), np.flatnonzero(b)
     m, n = rows.size, columns.size
     inner = cost[np.ix_(rows, columns)]

@@ -14,6 +14,7 @@ This is the general solver for small problems, and the reference for the kernels
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,12 +98,12 @@ def sinkhorn(
     if matrix.shape != (left.size, right.size) or not np.all(np.isfinite(matrix)):
         message = f"cost must be finite, of shape {(left.size, right.size)}; got {matrix.shape}."
         raise InvalidInputError(message)
-    if not 0 < epsilon < np.inf:
+    if not isinstance(epsilon, Real) or not 0 < epsilon < np.inf:
         message = f"epsilon={epsilon!r} must be a finite number above zero."
         raise InvalidInputError(message)
     if marginal_penalty is None:
         check_masses(float(left.sum()), float(right.sum()), "a and b")
-    elif not 0 < marginal_penalty < np.inf:
+    elif not isinstance(marginal_penalty, Real) or not 0 < marginal_penalty < np.inf:
         message = f"marginal_penalty={marginal_penalty!r} must be a finite number above zero."
         raise InvalidInputError(message)
     rows, columns = np.flatnonzero(left), np.flatnonzero(right)

@@ -9,6 +9,7 @@ import numpy as np
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.transport.costs import (
+    as_frame,
     cosine_cost,
     one_identity_cost,
     presence_cost,
@@ -134,3 +135,38 @@ def read_costs(
 ) -> list[Cost]:
     """Return the cost of each mode."""
     return [read_cost(rule, given, tensor, mode, seed) for mode, rule in enumerate(rules)]
+
+
+def portable_rules(costs: Any, found: Sequence[Cost], modes: Sequence[str] | None) -> Any:
+    """Return costs without functions, which a model file does not hold.
+
+    A function is replaced by the cost that it gave in the fit. That of the samples is left out: it
+    is of no use for other samples.
+
+    Parameters
+    ----------
+    costs : None, str, callable, mapping or sequence
+        What was given to the estimator.
+    found : sequence of (ndarray or None)
+        The cost of each mode in the fit; empty if there was none.
+    modes : sequence of str, optional
+        The names of the modes.
+    """
+    if costs is None or isinstance(costs, str):
+        return costs
+    if callable(costs):
+        return dict(list(enumerate(found))[1:])
+    rules = dict(costs) if isinstance(costs, Mapping) else dict(enumerate(costs))
+    kept: dict[Any, Any] = {}
+    for key, rule in rules.items():
+        if callable(rule):
+            mode = modes.index(key) if modes and isinstance(key, str) else key
+            if not found or mode % len(found) == 0:
+                continue
+            kept[key] = found[mode]
+        elif rule is None or isinstance(rule, str):
+            kept[key] = rule
+        else:
+            frame = as_frame(rule)
+            kept[key] = np.asarray(rule) if frame is None else frame
+    return kept

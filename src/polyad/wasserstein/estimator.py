@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
+from polyad.cp.portable import pack, unpack
 from polyad.cp.start import given_nonnegative_start
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, Status
 from polyad.threads import thread_limit
-from polyad.wasserstein.costs import SEPARATE, is_separate, read_cost, read_costs, rules_of
+from polyad.wasserstein.costs import (
+    SEPARATE,
+    is_separate,
+    portable_rules,
+    read_cost,
+    read_costs,
+    rules_of,
+)
 from polyad.wasserstein.problem import (
     Schedule,
     TransportProblem,
@@ -27,6 +35,7 @@ from polyad.wasserstein.solver import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import Self
 
     import numpy as np
 
@@ -104,7 +113,8 @@ class WassersteinCP(CPFamily):
     fixed_modes : sequence of int, default=()
         Modes whose factors are kept as given in ``init``.
     time_budget : float, default=None
-        Stop after this many seconds, over all restarts.
+        Stop after this many seconds, over all restarts. The rows of the samples are solved for
+        after that, which takes as long as some ten iterations.
     random_state : int, RandomState instance or None, default=None
         Seeds the start. An integer also seeds the cost ``"random"``, which is always the same
         otherwise.
@@ -184,7 +194,6 @@ class WassersteinCP(CPFamily):
     # Entries that are not stored are zero. This is no parameter: the loss needs whole fibres.
     missing: Missing = "zero"
 
-    _unsaved_parameters: ClassVar[tuple[str, ...]] = (*CPFamily._unsaved_parameters, "costs")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{name: rule for name, rule in COMMON_CONSTRAINTS.items() if name != "missing"},
         "costs": [object],
@@ -286,8 +295,8 @@ class WassersteinCP(CPFamily):
         """Refuse a matrix that was made for other samples, and a rule that was lost."""
         if is_separate(rule):
             message = (
-                "The cost of the samples was a matrix or a function, which a model file does not "
-                "keep. Set it again: model.set_params(costs=...)."
+                "The cost of the samples was a function, which a model file does not keep. Set it "
+                "again: model.set_params(costs=...)."
             )
             raise InvalidInputError(message)
         fixed = not (isinstance(rule, str) or callable(rule))
@@ -346,6 +355,18 @@ class WassersteinCP(CPFamily):
             "inner_iter": int(self.inner_iter),
         }
 
+    def _saved_parameter(self, name: str, value: Any) -> Any:
+        if name != "costs":
+            return super()._saved_parameter(name, value)
+        found = getattr(self, "costs_", [])
+        return pack(portable_rules(value, found, getattr(self, "modes_", None)))
+
+    @classmethod
+    def _restore(cls, content: dict[str, Any]) -> Self:
+        parameters = dict(content["parameters"])
+        parameters["costs"] = unpack(parameters.get("costs"))
+        return super()._restore({**content, "parameters": parameters})
+
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
         super()._store(solver, result)
         self.costs_ = solver.problem.costs
@@ -356,6 +377,8 @@ class WassersteinCP(CPFamily):
                 "one mode, as a given init may be, stays so."
             )
         self._sample_rule = solver.problem.sample_rule
+        if solver.rows_are_interrupted:
+            self.status_ = Status.INTERRUPTED
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -279,6 +279,25 @@ class TransportProblem(FitData):
         """Whether mass moves between samples, which then depend on each other."""
         return self.costs[0] is not None
 
+    def batches(self) -> list[NDArray[np.bool_]]:
+        """Return samples that can be solved for at a time, since their marginals fit into memory.
+
+        Samples that depend on each other stay together.
+        """
+        cells = np.zeros(self.shape[0])
+        for fibres in self.fibres:
+            cells += fibres.length * np.bincount(fibres.places[0], minlength=self.shape[0])
+        needed = self.dtype.itemsize * cells
+        if self.is_dense or self.couples_samples or needed.sum() <= self.memory:
+            return [np.ones(self.shape[0], bool)]
+        batch, left = np.zeros(self.shape[0], np.int64), self.memory
+        for sample in range(1, self.shape[0]):
+            left -= needed[sample - 1]
+            batch[sample] = batch[sample - 1]
+            if needed[sample] > left:
+                batch[sample], left = batch[sample] + 1, self.memory
+        return [batch == number for number in range(int(batch[-1]) + 1)]
+
     def take(
         self, samples: NDArray[np.bool_], potentials: Sequence[NDArray[np.float64]]
     ) -> tuple[TransportProblem, list[NDArray[np.float64]]]:

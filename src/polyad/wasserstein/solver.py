@@ -81,6 +81,8 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
     # The entropy of a transport may be below zero, and with it the objective.
     least = -np.inf
     state_type: ClassVar[type[Any]] = WassersteinState
+    #: Whether Ctrl-C came while the rows of the samples were solved for at the end.
+    rows_are_interrupted: bool = False
     problem: TransportProblem
 
     def __init__(
@@ -128,7 +130,11 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
         factors = list(state.factors)
         self._latest = None
         if 0 in self.free_modes:
-            factors[0] = solve_rows(self.problem, factors[1:])
+            try:
+                factors[0] = solve_rows(self.problem, factors[1:])
+            except KeyboardInterrupt:
+                # What hours of iterations have found is not lost: the rows are where they were.
+                self.rows_are_interrupted = True
         return [factor.astype(self.problem.dtype) for factor in factors]
 
     def adopt(self, state: WassersteinState) -> WassersteinState:
@@ -172,8 +178,8 @@ def random_start(problem: TransportProblem, n_components: int, seed: int) -> lis
 def solve_rows(problem: TransportProblem, others: Sequence[Array]) -> NDArray[np.float64]:
     """Return the rows of samples for given other factors (eq. 20), which is a convex problem.
 
-    Every row starts from its own mass, and is left once it has settled. It does not depend on the
-    other samples then, unless their cost couples them: those are left together.
+    They are solved for in batches whose marginals fit into memory, where these would otherwise be
+    computed again in every sweep.
 
     Parameters
     ----------
@@ -181,6 +187,23 @@ def solve_rows(problem: TransportProblem, others: Sequence[Array]) -> NDArray[np
         The samples.
     others : sequence of array of shape (n_k, n_components)
         The factors of the other modes.
+    """
+    batches = problem.batches()
+    if len(batches) == 1:
+        return _solve_batch(problem, others)
+    rows = np.empty((problem.shape[0], others[0].shape[1]))
+    potentials = problem.cold_potentials()
+    for samples in batches:
+        part, _ = problem.take(samples, potentials)
+        rows[samples] = _solve_batch(part, others)
+    return rows
+
+
+def _solve_batch(problem: TransportProblem, others: Sequence[Array]) -> NDArray[np.float64]:
+    """Return the rows of samples.
+
+    Every row starts from its own mass, and is left once it has settled. It does not depend on the
+    other samples then, unless their cost couples them: those are left together.
     """
     own = [problem.asarray(factor) for factor in others]
     # The mass of each component for a row of ones: the unit in which rows are compared.

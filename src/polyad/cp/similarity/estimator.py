@@ -12,9 +12,9 @@ from polyad.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.parameters import read_penalties
+from polyad.cp.portable import pack, unpack
 from polyad.cp.problem import Problem, build_problem
 from polyad.cp.rules import double, like
-from polyad.cp.similarity.portable import pack, unpack
 from polyad.cp.similarity.reading import read_similarities, read_weights
 from polyad.cp.similarity.rules import Smoothness, squared_size
 from polyad.cp.similarity.solver import SimilarityLeastSquares

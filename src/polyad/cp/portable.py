@@ -1,4 +1,7 @@
-"""Similarities in model files, which hold arrays, text and lists."""
+"""Matrices of the modes, such as similarities and costs, in model files.
+
+Files hold arrays, text and lists.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-
-from polyad.cp.similarity.laplacian import is_sparse
+from scipy.sparse import csr_array, issparse
 
 
-def pack(similarities: Any) -> Any:
+def pack(matrices: Any) -> Any:
     """Turn what a user gave into what a file holds.
 
     Parameters
     ----------
-    similarities : object
-        As the estimator accepts it.
+    matrices : object
+        As an estimator accepts them: a name, or a dict or sequence of names, arrays and frames.
     """
-    if similarities is None or isinstance(similarities, str):
-        return similarities
-    if isinstance(similarities, Mapping):
-        pairs = [[_plain(key), _pack_entry(entry)] for key, entry in similarities.items()]
+    if matrices is None or isinstance(matrices, str):
+        return matrices
+    if isinstance(matrices, Mapping):
+        pairs = [[_plain(key), _pack_entry(entry)] for key, entry in matrices.items()]
         return {"form": "dict", "entries": pairs}
-    return {"form": "list", "entries": [_pack_entry(entry) for entry in similarities]}
+    return {"form": "list", "entries": [_pack_entry(entry) for entry in matrices]}
 
 
 def unpack(packed: Any) -> Any:
@@ -49,7 +50,8 @@ def _plain(key: Any) -> Any:
 def _pack_entry(entry: Any) -> Any:
     if entry is None or isinstance(entry, str):
         return entry
-    if is_sparse(entry):
+    is_sparse: bool = issparse(entry)
+    if is_sparse:
         stored = entry.tocoo()
         return {
             "shape": list(map(int, stored.shape)),
