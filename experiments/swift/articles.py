@@ -187,31 +187,3 @@ def word_costs(articles: np.ndarray, construction: Construction) -> np.ndarray:
     """Return one minus the cosine between the sets of articles that two words occur in."""
     texts = [[w for sentence in sentences()[i] for w in sentence] for i in articles]
     return presence_cost(count_matrix(texts, vocabulary(construction.words)).tocoo(), mode=1)
-
-
-def article_costs(articles: np.ndarray, construction: Construction, *, full: bool) -> np.ndarray:
-    """Return one minus the cosine between the tf-idf vectors of articles.
-
-    The inverse document frequencies come from the development articles. ``full`` uses all their
-    words; otherwise the words of the tensor are used.
-    """
-    development = pools()[0]
-    words = _all_words() if full else vocabulary(construction.words)
-
-    def counts(which: np.ndarray) -> csr_array:
-        return count_matrix([[w for s in sentences()[i] for w in s] for i in which], words)
-
-    weights = TfidfTransformer().fit(counts(development)).transform(counts(articles))
-    cost = np.clip(1.0 - (weights @ weights.T).toarray(), 0.0, 1.0)
-    np.fill_diagonal(cost, 0.0)
-    return cost
-
-
-@cache
-def _all_words() -> tuple[str, ...]:
-    """Return every word of at least two development articles."""
-    seen: dict[str, int] = {}
-    for i in pools()[0]:
-        for word in {w for sentence in sentences()[i] for w in sentence}:
-            seen[word] = seen.get(word, 0) + 1
-    return tuple(sorted(word for word, n in seen.items() if n > 1))

@@ -51,7 +51,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--parts", type=words, default=PARTS, help=f"some of {','.join(PARTS)}")
     parser.add_argument("--samples", type=int, default=5, help="samples of 400 articles")
     parser.add_argument("--starts", type=int, default=3, help="random starts (table1)")
-    parser.add_argument("--ranks", type=numbers, default=(5, 10, 20, 30, 40))
+    parser.add_argument("--ranks", type=numbers, default=(5, 10, 20, 40))
     parser.add_argument("--noise-rank", type=int, default=20, help="of the noise curves and extra")
     parser.add_argument("--cost-ranks", type=numbers, default=(20,), help="of table5")
     parser.add_argument("--methods", type=words, default=tuple(METHODS), help="names, by commas")
@@ -59,7 +59,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tune-samples", type=int, default=2, help="development samples")
     parser.add_argument("--tune-folds", type=int, default=3, help="folds of each of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--max-minutes", type=float, default=60.0, help="per part")
+    parser.add_argument("--max-minutes", type=float, default=120.0, help="per part")
     options = parser.parse_args(arguments)
     strange = [part for part in options.parts if part not in PARTS]
     strange += [name for name in options.methods if name not in METHODS]
@@ -139,9 +139,8 @@ def evaluation_units(
 def _extra_units(options: argparse.Namespace, settings: dict[str, Any]) -> list[Unit]:
     """Return the units that ask what costs can do that a likelihood cannot.
 
-    Costs from elsewhere: of the words from the development articles, of the articles from their
-    whole text. And two other tensors: short articles, of three sentences, and the one with the
-    counts of the words on the diagonal.
+    Costs of the words from elsewhere: from the development articles. And two other tensors: short
+    articles, of three sentences, and the one with the counts of the words on the diagonal.
     """
     tuned = settings["methods"]
     rank = options.noise_rank
@@ -149,7 +148,6 @@ def _extra_units(options: argparse.Namespace, settings: dict[str, Any]) -> list[
     variants = {
         "chosen costs": settings["costs"],
         "words from development": {**settings["costs"], "features": "development"},
-        "articles from text": {**settings["costs"], "samples": "text"},
     }
     others = {
         "whole articles": {},

@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from scipy.sparse import csr_array
 
 from experiments.classify import (
@@ -19,7 +18,7 @@ from experiments.classify import (
 )
 from experiments.swift import articles
 from experiments.swift.articles import N_FOLDS, Construction
-from experiments.swift.methods import OURS, Part, fit_features
+from experiments.swift.methods import Part, fit_features
 from polyad.datasets import add_noise
 
 if TYPE_CHECKING:
@@ -113,15 +112,10 @@ def _take(tensor: coo_array, rows: np.ndarray) -> coo_array:
 
 def _given_costs(unit: Unit, construction: Construction) -> dict[str, Any]:
     """Return the costs that the parameters name and that are not made from the tensor."""
-    named = unit["parameters"].get("costs", {}).values() if unit["method"] == OURS else ()
-    given: dict[str, Any] = {}
-    if "development" in named:
-        given["development"] = articles.word_costs(articles.pools()[0], construction)
-    if "text" in named:
-        chosen = articles.draw_sample(unit["pool"], unit["sample"])
-        cost = articles.article_costs(chosen, construction, full=True)
-        given["text"] = pd.DataFrame(cost, index=chosen, columns=chosen)
-    return given
+    named = unit["parameters"].get("costs", {}).values()
+    if "development" not in named:
+        return {}
+    return {"development": articles.word_costs(articles.pools()[0], construction)}
 
 
 def _seed(unit: Unit) -> int:

@@ -62,7 +62,7 @@ SETTINGS = HERE / "ehr_settings.json"
 RUNS = HERE / "runs"
 PARTS = ("develop", "outcome", "raw", "phenotypes")
 RAW = tuple(raw_models(0))
-_SAMPLE_COSTS = ("separate", "presence")
+_COSTS = {"samples": "separate", "features": "presence"}
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -77,7 +77,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--methods", type=words, default=tuple(METHODS))
     parser.add_argument("--phenotypes", type=int, default=8, help="components of the tables")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--max-minutes", type=float, default=60.0, help="per part")
+    parser.add_argument("--max-minutes", type=float, default=120.0, help="per part")
     options = parser.parse_args(arguments)
     strange = [part for part in options.parts if part not in PARTS]
     strange += [name for name in options.methods if name not in METHODS]
@@ -144,8 +144,7 @@ def develop(store: Store, options: argparse.Namespace) -> None:
     for name in options.methods:
         grid: list[Unit] = list(method_of(name).grid)
         if name == OURS:
-            costs = [{"samples": cost, "features": "presence"} for cost in _SAMPLE_COSTS]
-            grid = [{**point, "costs": cost} for point in grid for cost in costs]
+            grid = [{**point, "costs": _COSTS} for point in grid]
         kinds = [
             {"method": name, "rank": rank, "parameters": point, "scaling": "all"}
             for rank in options.tune_ranks
