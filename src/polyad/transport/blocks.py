@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.compiled import kernel
-from polyad.transport.fastmath import fast_exp
+from polyad.transport.fastmath import fast_exp, fast_log
 from polyad.transport.kernels import (
     NOTHING,
     add_rows,
@@ -28,7 +28,13 @@ from polyad.transport.newton import (
     refer,
     sinkhorn,
 )
-from polyad.transport.quick import scale, solve_quickly, take_logs
+from polyad.transport.quick import (
+    largest_entry,
+    scale,
+    smallest_entry,
+    solve_quickly,
+    take_logs,
+)
 from polyad.transport.records import (
     INVERSE,
     KEPT,
@@ -104,12 +110,17 @@ def exact_block(
                 masses[j], residuals[j], evaluations[j], endings[j] = mass, residual, used, SOLVED
                 _set_value(fibres, xhat, rules, j, results)
                 continue
+        if last - first == 1:
+            if has_single and xhat.itemsize == 4:
+                _single(kernels, fibres, xhat, rules, j, rough, results)
+            else:
+                _single(kernels, fibres, xhat, rules, j, grid, results)
+            _set_value(fibres, xhat, rules, j, results)
+            continue
         task = _begin(kernels, fibres, xhat, rules, j, marginal, unknowns, True, results)
         n = task.settings.n
         if n == 0 or not task.highest > NOTHING:
             _no_transport(fibres, j, results)
-        elif n == 1:
-            _single(task, grid, unknowns, fibres.offsets[j], j, results)
         else:
             start = fibres.offsets[j]
             point = _solve(task, grid, rough, unknowns, rules, start, j, results)
@@ -219,25 +230,46 @@ def _no_transport(fibres: Fibres, j: int, results: Results) -> None:
 
 
 @kernel
-def _single(task: Task, grid: Vector, unknowns: Vector, p: int, j: int, results: Results) -> None:
-    """Solve a fibre of one nonzero in closed form."""
-    tau, cost, row = task.settings.tau, task.kernels.scaled, np.uint64(task.rows[0])
-    kappa, largest = 1.0 / (tau + 1.0), -np.inf
+def _single(
+    kernels: Kernels,
+    fibres: Fibres,
+    xhat: NDArray[Any],
+    rules: Rules,
+    j: int,
+    grid: NDArray[Any],
+    results: Results,
+) -> None:
+    """Solve a fibre of one nonzero in closed form, in the type of the work space."""
+    p, tau, of_type = fibres.offsets[j], rules.tau, grid.dtype.type
+    results.endings[j], results.evaluations[j], results.residuals[j] = SOLVED, 0, 0.0
+    largest = np.float64(largest_entry(xhat, j))
+    if not 0.0 < largest < np.inf:
+        _no_transport(fibres, j, results)
+        return
+    kappa = 1.0 / (tau + 1.0)
+    phi, rate, top = of_type(tau * kappa), of_type(kappa), of_type(np.log(largest))
+    row, cost, most = np.uint64(fibres.rows[p]), kernels.scaled, of_type(-NOTHING)
+    for i in range(xhat.shape[1]):
+        grid[SPARE, i] = xhat[j, i]
+    for i in range(xhat.shape[1], grid.shape[1]):
+        grid[SPARE, i] = 0.0
     for i in range(grid.shape[1]):
-        grid[SPARE, i] = task.marginal[i] - kappa * (cost[row, i] + 1.0)
-        largest = max(largest, grid[SPARE, i])
+        # Minus the logarithm of the marginals, but for a constant.
+        value = phi * (top - fast_log(grid[SPARE, i])) + rate * of_type(cost[row, i])
+        # Not negative but for rounding, and infinite where the model is zero.
+        value = value if value > of_type(0.0) else of_type(0.0)
+        grid[SPARE, i] = value if value < most else most
+    least = smallest_entry(grid, SPARE)
     for i in range(grid.shape[1]):
-        grid[SPARE, i] = fast_exp(grid[SPARE, i] - largest)
+        grid[MARGINALS, i] = fast_exp(least - grid[SPARE, i])
     total = 0.0
-    for i in range(grid.shape[1]):
-        total += grid[SPARE, i]
-    excess = unknowns[LOG_X, 0] - largest - np.log(total)
+    for i in range(xhat.shape[1]):
+        total += np.float64(grid[MARGINALS, i])
+    level = tau * kappa * np.log(largest) - np.float64(least) - kappa
+    excess = np.log(fibres.values[p]) - level - np.log(total)
     results.log_v[p] = tau * (tau + 1.0) / (2.0 * tau + 1.0) * excess
-    scale = np.exp(largest + tau / (2.0 * tau + 1.0) * excess)
-    out = results.marginals[j]
-    for i in range(out.size):
-        out[i] = scale * grid[SPARE, i]
-    results.masses[j] = scale * total
+    factor = np.exp(level + tau / (2.0 * tau + 1.0) * excess)
+    results.masses[j] = factor * _write(grid, factor, results.marginals, j)
 
 
 @kernel

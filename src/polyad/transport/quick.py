@@ -104,7 +104,7 @@ def solve_quickly(
     n = last - first
     gather_rows(single, rows, first, last, rough)
     if is_cold:
-        _start(rough, unknowns, n)
+        _start(rough, unknowns, n, tau / (tau + 1.0))
     reference, low = -np.inf, np.inf
     for k in range(n):
         low, reference = min(low, unknowns[A, k]), max(reference, unknowns[A, k])
@@ -160,6 +160,20 @@ def largest_entry(xhat: NDArray[Any], j: int) -> Any:
 
 
 @kernel
+def smallest_entry(grid: NDArray[Any], at: np.int64) -> Any:
+    """Return the smallest entry of a row of the work space that has no negative ones."""
+    if grid.itemsize == 4:
+        least = np.int32(0x7F800000)
+        for i in range(grid.shape[1]):
+            least = min(least, np.float32(grid[at, i]).view(np.int32))
+        return grid.dtype.type(np.int32(least).view(np.float32))
+    long = np.int64(0x7FF0000000000000)
+    for i in range(grid.shape[1]):
+        long = min(long, np.float64(grid[at, i]).view(np.int64))
+    return grid.dtype.type(np.int64(long).view(np.float64))
+
+
+@kernel
 def _log_xhat(xhat: NDArray[Any], j: int, inverse: Any, phi: Any, grid: NDArray[Any]) -> None:
     size = xhat.shape[1]
     for i in range(size):
@@ -178,8 +192,8 @@ def _whole(n: int) -> int:
 
 
 @kernel
-def _start(grid: NDArray[Any], unknowns: Vector, n: int) -> None:
-    """Set ``v = x / K (xhat / K x)``."""
+def _start(grid: NDArray[Any], unknowns: Vector, n: int, phi: float) -> None:
+    """Set ``v = (x / K (xhat / K x))^phi``."""
     highest = -np.inf
     for k in range(n):
         highest = max(highest, unknowns[LOG_X, k])
@@ -190,7 +204,7 @@ def _start(grid: NDArray[Any], unknowns: Vector, n: int) -> None:
     dot_rows(grid, unknowns, n)
     take_logs(unknowns, Q, n)
     for k in range(n):
-        unknowns[A, k] = unknowns[LOG_X, k] - unknowns[Q, k]
+        unknowns[A, k] = phi * (unknowns[LOG_X, k] - unknowns[Q, k])
 
 
 @kernel
@@ -200,10 +214,8 @@ def _weigh(unknowns: Vector, at: np.int64, to: np.int64, reference: float, n: in
         unknowns[to, k] = unknowns[at, k] - reference
     for k in range(n, _whole(n)):
         unknowns[to, k] = NOTHING
-    # In place and in pieces, or the compiler does not use vectors for so few numbers.
-    for begin in range(0, n, _LANES):
-        for lane in range(_LANES):
-            unknowns[to, begin + lane] = fast_exp(unknowns[to, begin + lane])
+    for k in range(_whole(n)):
+        unknowns[to, k] = fast_exp(unknowns[to, k])
 
 
 @kernel
@@ -211,9 +223,8 @@ def take_logs(unknowns: Vector, at: np.int64, n: int) -> None:
     """Replace a row of unknowns by its logarithms."""
     for k in range(n, _whole(n)):
         unknowns[at, k] = 1.0
-    for begin in range(0, n, _LANES):
-        for lane in range(_LANES):
-            unknowns[at, begin + lane] = fast_log(unknowns[at, begin + lane])
+    for k in range(_whole(n)):
+        unknowns[at, k] = fast_log(unknowns[at, k])
 
 
 @kernel
