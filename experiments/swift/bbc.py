@@ -52,7 +52,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=5, help="samples of 400 articles")
     parser.add_argument("--starts", type=int, default=3, help="random starts (table1)")
     parser.add_argument("--ranks", type=numbers, default=(5, 10, 20, 40))
-    parser.add_argument("--noise-rank", type=int, default=20, help="of the noise curves and extra")
+    parser.add_argument("--noise-rank", type=int, default=10, help="of the noise curves and extra")
     parser.add_argument("--cost-ranks", type=numbers, default=(20,), help="of table5")
     parser.add_argument("--methods", type=words, default=tuple(METHODS), help="names, by commas")
     parser.add_argument("--tune-ranks", type=numbers, default=(10, 40), help="of development")
@@ -112,6 +112,7 @@ def evaluation_units(
                     "few_labels": list(FEW_LABELS),
                 }
                 for rank in options.ranks
+                if rank <= METHODS[name].max_rank
             ]
             starts = min(options.starts, METHODS[name].max_starts)
             found += units(part, construction, kinds, samples=samples, starts=starts)

@@ -152,6 +152,7 @@ def _choose(  # noqa: PLR0917
     ranks: tuple[int, ...],
 ) -> dict[str, Any]:
     """Return the scaling of a method, and its parameters at each rank, by mean accuracy."""
+    ranks = tuple(rank for rank in ranks if rank <= METHODS[name].max_rank)
     print(f"development: {name}, {len(grid)} settings at ranks {ranks}")
     kinds = [
         {"method": name, "rank": rank, "parameters": point, "scaling": "all"}

@@ -44,6 +44,8 @@ class Method:
         Whether the fit is told the classes of the training samples.
     max_starts : int
         The largest number of starts: fewer for methods whose fits take long.
+    max_rank : int
+        The largest rank, likewise.
     """
 
     paper: str
@@ -53,6 +55,7 @@ class Method:
     binary: bool = False
     supervised: bool = False
     max_starts: int = 1000
+    max_rank: int = 1000
 
 
 EPSILONS = (1.0, 0.3, 0.1, 0.03)
@@ -108,6 +111,8 @@ METHODS: dict[str, Method] = {
         tuple({"max_iter": n} for n in (10, 30)),
         binary=True,
         max_starts=1,
+        # The projection of new samples takes a minute a fit at rank 40.
+        max_rank=20,
     ),
     "PoissonCP": Method(
         "CP-APR",
