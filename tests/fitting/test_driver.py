@@ -34,6 +34,15 @@ def test_stops_at_the_floor():
     assert result.history.n_iter == 2
 
 
+def test_an_objective_may_go_below_zero():
+    class Signed(Scripted):
+        least_is_zero = False
+
+    result = fit(Signed([8.0, -4.0, -8.0, -8.0]), tol=1e-6)
+    assert result.status is Status.CONVERGED
+    assert result.history.objective == [8.0, -4.0, -8.0, -8.0]
+
+
 def test_zero_tol_runs_all_iterations():
     result = fit(Scripted([1.0] * 8), tol=0.0, max_iter=7)
     assert result.status is Status.MAX_ITER

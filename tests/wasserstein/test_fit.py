@@ -90,6 +90,17 @@ def test_the_objective_never_rises(seed, rank, weights, costs, scale):
     assert all((factor >= 0).all() for factor in model.factors_)
 
 
+def test_a_loss_below_zero_is_not_the_end():
+    """With much entropy the loss is negative from the start."""
+    X, _ = twin.small_data()
+    model = WassersteinCP(2, epsilon=1.0, marginal_penalty=0.1, random_state=0).fit(X)
+    loss = model.history_.objective
+    assert loss[0] < 0
+    assert model.status_ is Status.CONVERGED
+    assert len(loss) > 4
+    assert loss[-2] - loss[-1] <= 1e-4 * abs(loss[-2])
+
+
 def test_float32_is_kept_and_close():
     X, _ = twin.small_data()
     single = WassersteinCP(2, random_state=0, max_iter=10, tol=0.0).fit(X.astype(np.float32))

@@ -43,6 +43,8 @@ class Solver(ABC, Generic[S]):
     promises_descent: ClassVar[bool] = True
     #: Objectives that differ by less than this differ by rounding only.
     floor: float = 0.0
+    #: Whether no objective is below zero: a fit that is there, within the floor, has converged.
+    least_is_zero: ClassVar[bool] = True
     #: Whether the objective of the start is comparable with those of iterations. If not, it is only
     #: shown: the first iteration takes the place of the start.
     measures_start: ClassVar[bool] = True
@@ -267,7 +269,8 @@ def _ending(
             return Status.DIVERGED
         if options.tol > 0 and _is_settled(solver, objectives, options.tol):
             return Status.CONVERGED
-    if options.tol > 0 and objectives and objectives[-1] <= solver.floor:
+    at_zero = solver.least_is_zero and objectives and objectives[-1] <= solver.floor
+    if options.tol > 0 and at_zero:
         return Status.CONVERGED
     if result.history.n_iter >= options.max_iter:
         return Status.MAX_ITER

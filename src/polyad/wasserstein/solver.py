@@ -78,6 +78,8 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
 
     name: ClassVar[str] = "WassersteinCP"
     promises_descent: ClassVar[bool] = True
+    # The entropy is negative where much mass is spread out.
+    least_is_zero: ClassVar[bool] = False
     state_type: ClassVar[type[Any]] = WassersteinState
     problem: TransportProblem
 
