@@ -14,8 +14,8 @@ import polyad
 SOURCE = Path(polyad.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-GROUND = {"exceptions", "arrays", "compiled", "threads", "files", "_version"}
-FLOORS = {"tensor", "transport", "fitting"}
+GROUND = {"exceptions", "arrays", "compiled", "fastmath", "threads", "files", "_version"}
+FLOORS = {"tensor", "transport", "soft", "fitting"}
 MIDDLE = {"validation", "sources", "base"}
 ROOMS = {"cp", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
@@ -181,7 +181,7 @@ PUBLIC = {
         *("CP", "Checkpoint", "GeneralizedCP", "History", "KruskalTensor", "LabelledTensor"),
         *("NonnegativeCP", "PoissonCP", "PolyadError", "SimilarityCP", "Status", "StochasticCP"),
         *("SupervisedCP", "WassersteinCP", "__version__", "cp", "datasets", "exceptions"),
-        *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection"),
+        *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection", "soft"),
         *("tensor", "transport", "wasserstein", "wasserstein_distance"),
     ],
     "polyad.cp": [
@@ -213,6 +213,10 @@ PUBLIC = {
     ],
     "polyad.report": ["plot_components", "write_report"],
     "polyad.selection": ["RankSelection", "select_rank"],
+    "polyad.soft": [
+        *("Cost", "SoftGradients", "quantile_normalize", "soft_quantile", "soft_rank"),
+        *("soft_sort", "vjp"),
+    ],
     "polyad.tensor": [
         *("DenseTensor", "KruskalTensor", "LabelledTensor", "Matching", "SparseTensor"),
         *("canonicalize_components", "factor_match_score", "fold", "khatri_rao"),
