@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.soft.adjoint import pull_block
-from polyad.soft.blocks import Rows, average_block, solve_block
+from polyad.soft.blocks import Rows, average_block, extend_block, solve_block
 from polyad.soft.newton import Task
+from polyad.soft.reduction import count_nodes, reduce_block
 from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
@@ -41,10 +42,15 @@ if TYPE_CHECKING:
 
     Table = NDArray[np.float64]
 
-# Numbers of a plan that one block works through.
-_BLOCK = 1 << 18
+# Numbers of plans that one block works through, and the bounds of its rows: memory is used again
+# for the rows of a block.
+_BLOCK, _FEWEST, _MOST = 1 << 18, 8, 64
 _MAX_ITER = 500
 _NONE = np.empty((0, 0, 0))
+_NO_ROWS = Rows(*(np.empty((0, 1)) for _ in range(4)))
+# Up to so many targets, and where a quadrature of the values has more than a part of them, the
+# system in the targets is solved as it is. Nodes are solved better than the rows they stand for.
+_FEW_TARGETS, _PART, _NODE_TOL = 64, 0.5, 1e-2
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,9 @@ class RowTransport:
             Newton steps for each row.
         """
         d, m = self.rows.x.shape[0], self.rows.y.shape[1]
+        if start is None and (nodes := self._nodes()) is not None:
+            found = nodes.solve(tol=_NODE_TOL * tol, max_iter=max_iter)
+            start = nodes.extend(found.potentials)
         potentials = np.zeros((d, m)) if start is None else np.array(start, np.float64, order="C")
         errors, counts = np.empty(d), np.empty(d, np.int64)
         task = Task(self.epsilon, float(tol), int(max_iter))
@@ -181,6 +190,32 @@ class RowTransport:
         """Return the derivatives of a function of :meth:`average_values` of gradient ``G``."""
         return self._pull(potentials, z, G, of_rows=False)
 
+    def extend(self, potentials: Table) -> Table:
+        """Return the potentials ``f`` (d, n) of the values, of a squared cost."""
+        out = np.empty_like(self.rows.x)
+        run_blocks(
+            lambda *block: extend_block(self.rows, potentials, self.epsilon, out, *block),
+            self._blocks(),
+        )
+        return out
+
+    def _nodes(self) -> RowTransport | None:
+        """Return the transport from the targets to nodes that stand for the values.
+
+        It is worth it if the targets are many and the nodes few.
+        """
+        x, y, a, b = self.rows
+        most = count_nodes(x, self.epsilon)
+        if self.cost is not None or y.shape[1] <= _FEW_TARGETS or most > _PART * y.shape[1]:
+            return None
+        nodes, masses = np.empty((len(x), most)), np.empty((len(x), most))
+        run_blocks(
+            lambda *block: reduce_block(x, a, self.epsilon, nodes, masses, *block), self._blocks()
+        )
+        used = int((masses > 0.0).sum(axis=1).max())
+        values = np.broadcast_to(y, (len(x), y.shape[1]))
+        return RowTransport(values, nodes[:, :used], b, masses[:, :used], epsilon=self.epsilon)
+
     def _average(self, potentials: Table, numbers: Table, *, of_rows: bool) -> Table:
         numbers = np.ascontiguousarray(numbers, dtype=np.float64)
         size = self.rows.x.shape[1] if of_rows else self.rows.y.shape[1]
@@ -202,11 +237,17 @@ class RowTransport:
         (d, n), m = self.rows.x.shape, self.rows.y.shape[1]
         out = np.empty((d, n)), np.empty((d, n)), np.empty((d, m)), np.empty((d, numbers.shape[1]))
 
+        nodes, node_potentials = _NO_ROWS, np.empty((0, 0))
+        if (reduced := self._nodes()) is not None:
+            nodes = reduced.rows
+            values = RowTransport(nodes.y, nodes.x, nodes.b, nodes.a, epsilon=self.epsilon)
+            node_potentials = values.extend(potentials)
+
         def pull(first: int, last: int) -> None:
             costs, slopes = self._tables(first, last, with_slopes=True)
             pull_block(
-                *(self.rows, costs, slopes, potentials, self.epsilon, of_rows, numbers, G, out),
-                *(first, last),
+                *(self.rows, costs, slopes, potentials, nodes, node_potentials, self.epsilon),
+                *(of_rows, numbers, G, out, first, last),
             )
 
         run_blocks(pull, self._blocks())
@@ -229,5 +270,5 @@ class RowTransport:
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """Cut the rows into blocks, by their size alone."""
         (d, n), m = self.rows.x.shape, self.rows.y.shape[1]
-        step = int(np.clip(_BLOCK // (n * m), 1, 64))
+        step = int(np.clip(_BLOCK // (n * m), _FEWEST, _MOST))
         return ((first, min(first + step, d)) for first in range(0, d, step))
