@@ -113,8 +113,8 @@ def solve_nodes(room: Room, small: Room, masses: Vector, b: Vector, mu: Vector) 
     """Fill ``mu`` from a system in the nodes of a quadrature, for many targets.
 
     With densities ``A`` between nodes and targets, ``H`` is ``diag(b) - diag(b) A' diag(masses) A
-    diag(b)``. So ``mu = side + A' (masses t)``, where ``t = A (b mu)`` solves a system like that of the
-    targets, in the nodes. ``small.K`` holds ``A``.
+    diag(b)``. So ``mu = side + A' (masses t)``, where ``t = A (b mu)`` solves a system like that of
+    the targets, in the nodes. ``small.K`` holds ``A``.
     """
     A, t = small.K, small.step
     for k in range(masses.size):

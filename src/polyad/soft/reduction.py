@@ -3,9 +3,10 @@
 Where targets are many, the small side of the transport has to be made. The densities of a plan are
 smooth functions of ``x`` on the scale ``sqrt(epsilon)``. So sums over the values of a row may be
 taken over the nodes of a quadrature instead: the values are put into boxes about as wide as that
-scale, narrower where many values share a place and go to far targets, and each box is replaced by the nodes of the Gauss quadrature of its own values, which is
-exact for polynomials of degree ``2 * NODES - 1`` and has positive weights. The nodes form a transport
-problem of their own, with few unknowns, whose solution is that of the full one to about 1e-11.
+scale, narrower where many values share a place and go to far targets, and each box is replaced by
+the nodes of the Gauss quadrature of its own values, which is exact for polynomials of degree ``2 *
+NODES - 1`` and has positive weights. The nodes form a transport problem of their own, with few
+unknowns, whose solution is that of the full one to about 1e-11.
 
 The quadrature is found by the procedure of Stieltjes (three-term recurrence of the orthogonal
 polynomials) and the eigenvalues of its Jacobi matrix (Golub and Welsch, 1969).

@@ -71,6 +71,9 @@ class Cost:
     slope: Callable[[Any, Any], Any]
 
 
+SQUARED = Cost(lambda x, y: (x - y) ** 2, lambda x, y: 2.0 * (x - y))
+
+
 @dataclass(frozen=True)
 class Solution:
     """Potentials of all rows, and how well they solve them.
@@ -109,6 +112,30 @@ class Gradients:
     a: Table
     b: Table
     numbers: Table
+
+
+@dataclass(frozen=True)
+class SolvedPlan:
+    """A transport with its solution: averages with its plans, and their derivatives."""
+
+    transport: RowTransport
+    potentials: Table
+
+    def average_targets(self, q: Table) -> Table:
+        """See :meth:`RowTransport.average_targets`."""
+        return self.transport.average_targets(self.potentials, q)
+
+    def average_values(self, z: Table) -> Table:
+        """See :meth:`RowTransport.average_values`."""
+        return self.transport.average_values(self.potentials, z)
+
+    def pull_targets(self, q: Table, G: Table) -> Gradients:
+        """See :meth:`RowTransport.pull_targets`."""
+        return self.transport.pull_targets(self.potentials, q, G)
+
+    def pull_values(self, z: Table, G: Table) -> Gradients:
+        """See :meth:`RowTransport.pull_values`."""
+        return self.transport.pull_values(self.potentials, z, G)
 
 
 class RowTransport:
@@ -253,19 +280,27 @@ class RowTransport:
         run_blocks(pull, self._blocks())
         return Gradients(*out)
 
+    def costs(self, first: int, last: int) -> Table:
+        """Return the costs of some rows, (rows, n, m)."""
+        return self._compute(SQUARED if self.cost is None else self.cost, "value", first, last)
+
+    def slopes(self, first: int, last: int) -> Table:
+        """Return the derivatives of the costs of some rows with respect to ``x``, (rows, n, m)."""
+        return self._compute(SQUARED if self.cost is None else self.cost, "slope", first, last)
+
+    def _compute(self, cost: Cost, what: str, first: int, last: int) -> Table:
+        x, y = self.rows.x[first:last, :, None], self.rows.y
+        y = (y[first:last] if len(y) > 1 else y)[:, None, :]
+        numbers = np.asarray(getattr(cost, what)(x, y), dtype=np.float64)
+        return np.broadcast_to(numbers, (last - first, x.shape[1], y.shape[2]))
+
     def _tables(self, first: int, last: int, *, with_slopes: bool = False) -> tuple[Table, Table]:
         """Return the costs of some rows and their slopes, (rows, m, n), if they are one's own."""
         if self.cost is None:
             return _NONE, _NONE
-        x, y = self.rows.x[first:last, None, :], self.rows.y
-        y = (y[first:last] if len(y) > 1 else y)[:, :, None]
-        shape = (last - first, y.shape[1], x.shape[2])
-
-        def table(function: Callable[[Any, Any], Any]) -> Table:
-            numbers = np.asarray(function(x, y), dtype=np.float64)
-            return np.ascontiguousarray(np.broadcast_to(numbers, shape))
-
-        return table(self.cost.value), table(self.cost.slope) if with_slopes else _NONE
+        both = self.costs(first, last), self.slopes(first, last) if with_slopes else _NONE
+        costs, slopes = (np.ascontiguousarray(table.transpose(0, 2, 1)) for table in both)
+        return costs, slopes
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """Cut the rows into blocks, by their size alone."""
