@@ -80,7 +80,10 @@ def gauss_quadrature(points: Vector, weights: Vector, nodes: Vector, masses: Vec
 def reduce_block(
     x: Table, a: Table, epsilon: float, nodes: Table, masses: Table, start: int, stop: int
 ) -> None:
-    """Fill the nodes of some rows and their masses; what is left of a row has no mass."""
+    """Fill the nodes of some rows and their masses; what is left of a row has no mass.
+
+    Weights sum to one, and there is room for what :func:`count_nodes` says.
+    """
     n, breadth = x.shape[1], np.sqrt(epsilon)
     points, weights = np.empty(n), np.empty(n)
     for row in range(start, stop):
@@ -111,6 +114,7 @@ def reduce_block(
 def count_nodes(x: Table, epsilon: float) -> int:
     """Return how many nodes the rows need at most."""
     span = float((x.max(axis=1) - x.min(axis=1)).max())
-    # Boxes of little mass are wide, and the widths of others times their masses are bounded.
-    boxes = 2.0 * span / (_CHANGE * np.sqrt(epsilon)) + np.sqrt(2.0 * span / (_CHANGE * epsilon))
+    # Up to the next value, boxes of little mass are wide, and the products of width and mass of
+    # others are bounded from below, while widths sum to the span and masses to two at most.
+    boxes = 2.0 * span / (_CHANGE * np.sqrt(epsilon)) + np.sqrt(4.0 * span / (_CHANGE * epsilon))
     return int(min(NODES * (boxes + 2.0), x.shape[1] + NODES))

@@ -232,14 +232,16 @@ class RowTransport:
         It is worth it if the targets are many and the nodes few.
         """
         x, y, a, b = self.rows
-        most = count_nodes(x, self.epsilon)
-        if self.cost is not None or y.shape[1] <= _FEW_TARGETS or most > _PART * y.shape[1]:
+        if self.cost is not None or y.shape[1] <= _FEW_TARGETS:
             return None
+        most = count_nodes(x, self.epsilon)
         nodes, masses = np.empty((len(x), most)), np.empty((len(x), most))
         run_blocks(
             lambda *block: reduce_block(x, a, self.epsilon, nodes, masses, *block), self._blocks()
         )
         used = int((masses > 0.0).sum(axis=1).max())
+        if used > _PART * y.shape[1]:
+            return None
         values = np.broadcast_to(y, (len(x), y.shape[1]))
         return RowTransport(values, nodes[:, :used], b, masses[:, :used], epsilon=self.epsilon)
 
