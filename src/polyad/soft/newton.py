@@ -52,8 +52,8 @@ _MOST_LEVELS = 60
 # Bins for rough solutions: their number, and how many of them the width of the kernel must cover.
 N_BINS = 32
 _BINS_PER_WIDTH = 2.0
-# How well the last level is solved with bins: about what the bins themselves are wrong by.
-_BINNED = 0.01
+# How well the last level is solved with bins, about what the bins are wrong by, and those above.
+_BINNED, _ROUGH_BINNED = 0.01, 0.1
 
 
 class Room(NamedTuple):
@@ -230,7 +230,7 @@ def bounds(values: Vector) -> tuple[float, float]:
 
 @kernel
 def anneal(
-    room: Room, a: Vector, b: Vector, g: Vector, task: Task, level: float, last: float
+    room: Room, a: Vector, b: Vector, g: Vector, task: Task, level: float, last: float, tol: float
 ) -> float:
     """Solve roughly for ``level`` and below, while it is above ``last`` and the wanted epsilon.
 
@@ -241,7 +241,7 @@ def anneal(
     if n_levels > _MOST_LEVELS:
         factor = _FACTOR ** (n_levels / _MOST_LEVELS)
     while level >= last and level > task.epsilon:
-        newton(room, a, b, g, Task(level, _ROUGH, _ROUGH_STEPS))
+        newton(room, a, b, g, Task(level, tol, _ROUGH_STEPS))
         level = max(task.epsilon, factor * level)
     return level
 
@@ -283,10 +283,10 @@ def solve_cold(
         fill_bins(x, a, low, high, bins)
         squared_table(bins[0], y, small.table)
         width = _BINS_PER_WIDTH * (high - low) / N_BINS
-        level = anneal(small, bins[1], b, g, task, level, width * width)
+        level = anneal(small, bins[1], b, g, task, level, width * width, _ROUGH_BINNED)
         if level >= width * width:
             newton(small, bins[1], b, g, Task(level, _BINNED, _ROUGH_STEPS))
-    anneal(room, a, b, g, task, level, 0.0)
+    anneal(room, a, b, g, task, level, 0.0, _ROUGH)
     return newton(room, a, b, g, task)
 
 
@@ -298,5 +298,6 @@ def solve_cold_table(a: Vector, b: Vector, g: Vector, task: Task, room: Room) ->
     for j in range(b.size):
         low, high = bounds(room.table[j])
         lowest, highest = min(lowest, low), max(highest, high)
-    anneal(room, a, b, g, task, max(_FIRST * (highest - lowest), task.epsilon), 0.0)
+    level = max(_FIRST * (highest - lowest), task.epsilon)
+    anneal(room, a, b, g, task, level, 0.0, _ROUGH)
     return newton(room, a, b, g, task)
