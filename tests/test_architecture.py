@@ -14,8 +14,8 @@ import polyad
 SOURCE = Path(polyad.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-GROUND = {"exceptions", "arrays", "compiled", "threads", "files", "_version"}
-FLOORS = {"tensor", "transport", "fitting"}
+GROUND = {"exceptions", "arrays", "compiled", "fastmath", "threads", "files", "_version"}
+FLOORS = {"tensor", "transport", "soft", "fitting"}
 MIDDLE = {"foreign", "validation", "sources", "base"}
 ROOMS = {"cp", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
@@ -108,11 +108,20 @@ OPTIONAL = {
 }
 
 
+# A front for an optional package is imported by those who have the package.
+FRONTS = {"polyad.soft.torch": "torch"}
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_optional_packages_are_imported_where_they_are_used(module):
     top_level = ast.Module([node for node in MODULES[module].body if not is_block(node)], [])
     packages = {target.partition(".")[0] for target in imports(module, top_level)}
-    assert not packages & OPTIONAL
+    assert not packages & (OPTIONAL - {FRONTS.get(module)})
+
+
+def test_no_module_needs_a_front():
+    for module, tree in MODULES.items():
+        assert not set(imports(module, tree)) & set(FRONTS), module
 
 
 def is_block(node):
@@ -182,7 +191,7 @@ PUBLIC = {
         *("CP", "Checkpoint", "GeneralizedCP", "History", "KruskalTensor", "LabelledTensor"),
         *("NonnegativeCP", "PoissonCP", "PolyadError", "SimilarityCP", "Status", "StochasticCP"),
         *("SupervisedCP", "WassersteinCP", "__version__", "cp", "datasets", "exceptions"),
-        *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection"),
+        *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection", "soft"),
         *("tensor", "transport", "wasserstein", "wasserstein_distance"),
     ],
     "polyad.cp": [
@@ -214,6 +223,10 @@ PUBLIC = {
     ],
     "polyad.report": ["plot_components", "write_report"],
     "polyad.selection": ["RankSelection", "select_rank"],
+    "polyad.soft": [
+        *("Cost", "SoftGradients", "quantile_normalize", "soft_quantile", "soft_rank"),
+        *("soft_sort", "vjp"),
+    ],
     "polyad.tensor": [
         *("DenseTensor", "KruskalTensor", "LabelledTensor", "Matching", "SparseTensor"),
         *("canonicalize_components", "factor_match_score", "fold", "khatri_rao"),

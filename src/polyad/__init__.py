@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         metrics,
         report,
         selection,
+        soft,
         tensor,
         transport,
         wasserstein,
@@ -66,8 +67,8 @@ _HOMES = {
     "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
-    *("cp", "datasets", "exceptions", "fitting", "io", "metrics", "report", "selection", "tensor"),
-    *("transport", "wasserstein"),
+    *("cp", "datasets", "exceptions", "fitting", "io", "metrics", "report", "selection", "soft"),
+    *("tensor", "transport", "wasserstein"),
 )
 
 __all__ = [
@@ -96,6 +97,7 @@ __all__ = [
     "metrics",
     "report",
     "selection",
+    "soft",
     "tensor",
     "transport",
     "wasserstein",

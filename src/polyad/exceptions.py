@@ -62,6 +62,10 @@ class DataWarning(UserWarning):
     """The data is usable but probably not what was meant."""
 
 
+class TransportWarning(RuntimeWarning):
+    """A transport was not solved to the tolerance that was asked for."""
+
+
 class Status(Enum):
     """How a fit ended. ``advice`` says what to do about it."""
 

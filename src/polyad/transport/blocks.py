@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.compiled import kernel
-from polyad.transport.fastmath import fast_exp, fast_log
+from polyad.fastmath import fast_exp, fast_log
 from polyad.transport.kernels import (
     NOTHING,
     add_rows,

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.compiled import kernel, ordered_kernel
-from polyad.transport.fastmath import fast_exp, fast_log
+from polyad.fastmath import fast_exp, fast_log
 from polyad.transport.records import (
     BASE,
     INVERSE,

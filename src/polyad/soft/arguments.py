@@ -1,0 +1,215 @@
+"""The arguments of soft operators, checked and brought to rows of float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.arrays import to_numpy
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.soft.transport import Cost
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Table = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How rows are found, and how their transports are set up and solved."""
+
+    epsilon: float
+    squash: bool
+    cost: Cost | None
+    n_iter: int | None
+    tol: float
+    axis: int
+
+
+def read_settings(
+    epsilon: float, squash: bool, cost: str | Cost, n_iter: int | None, tol: float, axis: int
+) -> Settings:
+    """Check what all operators have in common."""
+    if not isinstance(squash, bool | np.bool_):
+        message = f"squash={squash!r} must be True or False."
+        raise InvalidTypeError(message)
+    if isinstance(axis, bool) or not isinstance(axis, int | np.integer):
+        message = f"axis={axis!r} must be a whole number."
+        raise InvalidTypeError(message)
+    count = read_count(n_iter, "n_iter")
+    return Settings(
+        read_epsilon(epsilon), bool(squash), read_cost(cost), count, read_tol(tol), int(axis)
+    )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an array is cut into rows along one of its axes.
+
+    Attributes
+    ----------
+    leading : tuple of int
+        Lengths of the other axes.
+    axis : int
+        Where the axis of the values is, not negative.
+    dtype : dtype
+        Of the results: float32 or float64.
+    """
+
+    leading: tuple[int, ...]
+    axis: int
+    dtype: Any
+
+    def to_array(self, rows: Table) -> NDArray[Any]:
+        """Return rows in the place, shape and type of the input, one axis having a new length."""
+        array = rows.reshape(*self.leading, rows.shape[1])
+        return np.ascontiguousarray(np.moveaxis(array, -1, self.axis), dtype=self.dtype)
+
+    def to_rows(self, array: NDArray[Any]) -> Table:
+        """Return the rows of an array that :meth:`to_array` could have made."""
+        moved = np.moveaxis(array, self.axis, -1)
+        return np.ascontiguousarray(moved.reshape(-1, moved.shape[-1]), dtype=np.float64)
+
+
+def read_array(array: ArrayLike, name: str) -> NDArray[Any]:
+    """Return a finite array of real numbers that is not empty."""
+    numbers = to_numpy(array) if hasattr(array, "__array__") else np.asarray(array)
+    if numbers.dtype.kind not in "biuf":
+        message = f"{name} has the type {numbers.dtype}; real numbers are needed."
+        raise InvalidTypeError(message)
+    if numbers.size == 0:
+        message = (
+            f"{name} has the shape {numbers.shape}: it is empty, at least one number is needed."
+        )
+        raise InvalidInputError(message)
+    if not np.isfinite(numbers).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(numbers))[0])
+        message = (
+            f"{name} is {numbers[where]} at {where}: there is no place for it in an order of soft "
+            "ranks. Remove or replace such entries; to leave some out, give them the weight zero "
+            "and any finite value."
+        )
+        raise InvalidInputError(message)
+    return numbers
+
+
+def read_values(x: ArrayLike, axis: int) -> tuple[Table, Layout]:
+    """Return the rows of the input and their layout."""
+    numbers = read_array(x, "x")
+    if numbers.ndim == 0:
+        message = "x is a single number; an array with one axis or more is needed."
+        raise InvalidInputError(message)
+    if not -numbers.ndim <= axis < numbers.ndim:
+        message = f"axis={axis} does not exist: x has {numbers.ndim} axes."
+        raise InvalidInputError(message)
+    axis %= numbers.ndim
+    leading = numbers.shape[:axis] + numbers.shape[axis + 1 :]
+    dtype = np.float32 if numbers.dtype in (np.float32, np.float16) else np.float64
+    layout = Layout(leading, axis, dtype)
+    return layout.to_rows(numbers), layout
+
+
+@dataclass(frozen=True)
+class Side:
+    """Numbers that belong to rows: one row that all share, or one for each.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (1, size) or (d, size)
+        As they were given.
+    shape : tuple of int or None
+        Shape of the argument; ``None`` if it was not given.
+    dtype : dtype
+        Of the argument.
+    """
+
+    rows: Table
+    shape: tuple[int, ...] | None
+    dtype: Any
+
+    def back(self, gradient: Table, layout: Layout) -> NDArray[Any] | None:
+        """Return a gradient for each row in the shape of the argument."""
+        if self.shape is None:
+            return None
+        if len(self.rows) == 1 and len(self.shape) == 1:
+            return np.asarray(gradient.sum(axis=0), dtype=self.dtype)
+        moved = gradient.reshape(*layout.leading, gradient.shape[1])
+        return np.ascontiguousarray(np.moveaxis(moved, -1, layout.axis), dtype=self.dtype)
+
+
+def read_side(given: ArrayLike, name: str, layout: Layout, size: int | None) -> Side:
+    """Return numbers that are one-dimensional, or have the other axes of the input."""
+    numbers = read_array(given, name)
+    place = layout.axis if numbers.ndim > layout.axis and numbers.ndim > 1 else -1
+    length = numbers.shape[place] if numbers.ndim else 0
+    whole = (*layout.leading[: layout.axis], length, *layout.leading[layout.axis :])
+    if numbers.ndim == 0 or (numbers.ndim > 1 and numbers.shape != whole):
+        message = (
+            f"{name} has the shape {numbers.shape}: give one axis, for all rows of x, or the "
+            f"axes of x with another length in place of axis {layout.axis}, for each row its own."
+        )
+        raise InvalidInputError(message)
+    if size is not None and length != size:
+        message = f"{name} has {length} entries along its axis of values where {size} are needed."
+        raise InvalidInputError(message)
+    rows = layout.to_rows(numbers) if numbers.ndim > 1 else numbers[None].astype(np.float64)
+    dtype = np.float32 if numbers.dtype == np.float32 else np.float64
+    return Side(rows, numbers.shape, dtype)
+
+
+def read_weights(given: ArrayLike | None, name: str, layout: Layout, size: int | None) -> Side:
+    """Return weights that are not negative, ``size`` uniform ones by default."""
+    if given is None and size is not None:
+        return Side(np.full((1, size), 1.0 / size), None, np.float64)
+    side = read_side([] if given is None else given, name, layout, size)
+    if (side.rows < 0.0).any():
+        message = f"{name} has the entry {side.rows.min()}; weights must not be negative."
+        raise InvalidInputError(message)
+    if not (side.rows.max(axis=1) > 0.0).all():
+        message = f"{name} are all zero for some row; at least one must be positive."
+        raise InvalidInputError(message)
+    return side
+
+
+def read_epsilon(epsilon: float) -> float:
+    """Return the strength of the entropy."""
+    if not _is_number(epsilon) or not 0.0 < epsilon < math.inf:
+        message = f"epsilon={epsilon!r} must be a finite number above zero; 0.01 is the default."
+        raise InvalidInputError(message)
+    return float(epsilon)
+
+
+def read_tol(tol: float) -> float:
+    """Return the error at which a transport is solved."""
+    if not _is_number(tol) or not 0.0 < tol < 1.0:
+        message = f"tol={tol!r} must be between 0 and 1; 1e-9 is the default."
+        raise InvalidInputError(message)
+    return float(tol)
+
+
+def read_count(count: int | None, name: str) -> int | None:
+    """Return a number of targets or of iterations, or ``None``."""
+    if count is None:
+        return None
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        message = f"{name}={count!r} must be a whole number, at least 1, or None."
+        raise InvalidInputError(message)
+    return int(count)
+
+
+def read_cost(cost: str | Cost) -> Cost | None:
+    """Return a cost of one's own, or ``None`` for the squared distance."""
+    if isinstance(cost, Cost):
+        return cost
+    if cost != "squared":
+        message = f"cost={cost!r} must be 'squared' or a polyad.soft.Cost(value, slope)."
+        raise InvalidInputError(message)
+    return None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)

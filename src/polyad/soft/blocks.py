@@ -1,0 +1,167 @@
+"""Numba kernels that treat a block of rows: solve it, and average with its plans.
+
+Arguments that are the same for all rows have a single one. ``costs`` are the costs of the block's
+rows where they were computed beforehand, ``(rows, m, n)``, and have no rows for the squared cost;
+``slopes`` are their derivatives with respect to ``x``, likewise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from polyad.compiled import kernel
+from polyad.soft.kernels import (
+    gibbs,
+    row_sums,
+    squared_table,
+)
+from polyad.soft.newton import (
+    N_BINS,
+    Room,
+    Task,
+    make_room,
+    newton,
+    polish,
+    set_weights,
+    solve_cold,
+    solve_cold_table,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Vector = NDArray[np.float64]
+    Table = NDArray[np.float64]
+    Tables = NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """Rows of values with their targets and weights; one row of these if all share it."""
+
+    x: Table
+    y: Table
+    a: Table
+    b: Table
+
+
+@kernel
+def row_of(shared: Table, row: int) -> Vector:
+    """Return a row of what may be the same for all rows."""
+    numbers: Vector = shared[row if shared.shape[0] > 1 else 0]
+    return numbers
+
+
+@kernel
+def _fill_table(rows: Rows, costs: Tables, row: int, start: int, table: Table) -> None:
+    if costs.shape[0] > 0:
+        table[:] = costs[row - start]
+    else:
+        squared_table(rows.x[row], row_of(rows.y, row), table)
+
+
+@kernel
+def solve_block(
+    rows: Rows,
+    costs: Tables,
+    potentials: Table,
+    is_warm: bool,
+    task: Task,
+    errors: Vector,
+    counts: NDArray[np.int64],
+    start: int,
+    stop: int,
+) -> None:
+    """Solve rows; ``potentials`` holds where they start if ``is_warm``, and gets the solutions."""
+    n, m = rows.x.shape[1], rows.y.shape[1]
+    room, small = make_room(m, n), make_room(m, N_BINS)
+    for row in range(start, stop):
+        a, b, g = row_of(rows.a, row), row_of(rows.b, row), potentials[row]
+        _fill_table(rows, costs, row, start, room.table)
+        error, count = np.inf, 0
+        if is_warm:
+            error, count = newton(room, a, b, g, task)
+        if not error <= task.tol:
+            if costs.shape[0] > 0:
+                error, more = solve_cold_table(a, b, g, task, room)
+            else:
+                error, more = solve_cold(
+                    rows.x[row], row_of(rows.y, row), a, b, g, task, room, small
+                )
+            count += more
+        polish(room, a, b, g, task.epsilon)
+        errors[row], counts[row] = error, count
+
+
+@kernel
+def make_densities(
+    rows: Rows, costs: Tables, g: Vector, epsilon: float, row: int, start: int, room: Room
+) -> None:
+    """Fill ``room.K`` with the densities P_ij / (a_i b_j).
+
+    Values and targets without weight have them too.
+    """
+    b, K = row_of(rows.b, row), room.K
+    m, n = K.shape
+    _fill_table(rows, costs, row, start, room.table)
+    set_weights(b, room)
+    gibbs(room.table, room.log_b, room.scale, g, 1.0 / epsilon, K, room.top)
+    row_sums(K, room.scale, room.shares)
+    for i in range(n):
+        room.shares[i] = 1.0 / room.shares[i]
+    for j in range(m):
+        level = 1.0 / b[j] if b[j] > 0.0 else 1.0
+        for i in range(n):
+            K[j, i] *= level * room.shares[i]
+
+
+@kernel
+def average_block(
+    rows: Rows,
+    costs: Tables,
+    potentials: Table,
+    epsilon: float,
+    of_rows: bool,
+    numbers: Table,
+    out: Table,
+    start: int,
+    stop: int,
+) -> None:
+    """Average ``numbers`` with the plan: over the targets of each value, or the other way."""
+    n, m = rows.x.shape[1], rows.y.shape[1]
+    room = make_room(m, n)
+    for row in range(start, stop):
+        a, b = row_of(rows.a, row), row_of(rows.b, row)
+        make_densities(rows, costs, potentials[row], epsilon, row, start, room)
+        given = row_of(numbers, row)
+        if of_rows:
+            for j in range(m):
+                room.step[j] = b[j] * given[j]
+            row_sums(room.K, room.step, out[row])
+        else:
+            for j in range(m):
+                total, mass = 0.0, 0.0
+                for i in range(n):
+                    total += room.K[j, i] * (a[i] * given[i])
+                    mass += room.K[j, i] * a[i]
+                # The mass is one where the rows are solved; dividing keeps averages averages.
+                out[row, j] = total / mass
+
+
+@kernel
+def extend_block(
+    rows: Rows, potentials: Table, epsilon: float, out: Table, start: int, stop: int
+) -> None:
+    """Fill ``out`` with the potentials of the values, from those of the targets; squared cost."""
+    n, m = rows.x.shape[1], rows.y.shape[1]
+    room = make_room(m, n)
+    for row in range(start, stop):
+        x, b = rows.x[row], row_of(rows.b, row)
+        squared_table(x, row_of(rows.y, row), room.table)
+        set_weights(b, room)
+        gibbs(room.table, room.log_b, room.scale, potentials[row], 1.0 / epsilon, room.K, room.top)
+        row_sums(room.K, room.scale, room.shares)
+        for i in range(n):
+            # The table has left the square of the value out.
+            out[row, i] = x[i] * x[i] - epsilon * (room.top[i] + np.log(room.shares[i]))

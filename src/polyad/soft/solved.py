@@ -1,0 +1,116 @@
+"""Rows of values whose transport to equally spaced targets is solved, and the way back to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from polyad.exceptions import NumericalError, TransportWarning, warn_user
+from polyad.soft.sinkhorn import SinkhornPlan
+from polyad.soft.squash import Squashed, squash
+from polyad.soft.transport import Gradients, RowTransport, SolvedPlan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from polyad.soft.arguments import Settings
+
+    Table = NDArray[np.float64]
+
+
+def normalise(weights: Table) -> tuple[Table, Table]:
+    """Return weights that sum to one in each row, and their sums before."""
+    largest = weights.max(axis=1, keepdims=True)
+    shares = weights / largest
+    total = shares.sum(axis=1, keepdims=True)
+    return shares / total, total * largest
+
+
+def pull_normalised(shares: Table, totals: Table, gradient: Table) -> Table:
+    """Return the gradient with respect to weights from that with respect to their shares."""
+    mean = (shares * gradient).sum(axis=1, keepdims=True)
+    by_weights: Table = (gradient - mean) / totals
+    return by_weights
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Rows of values whose transport is solved.
+
+    Attributes
+    ----------
+    x : ndarray of shape (d, n)
+        The values as they were given.
+    a, b : ndarray
+        Shares of the weights.
+    totals : tuple of two ndarrays
+        The sums of the weights before.
+    plan : SolvedPlan or SinkhornPlan
+        Solved, or after a fixed number of iterations.
+    """
+
+    x: Table
+    a: Table
+    b: Table
+    totals: tuple[Table, Table]
+    squashed: Squashed | None
+    plan: SolvedPlan | SinkhornPlan
+
+    def pull_input(self, gradients: Gradients) -> tuple[Table, Table]:
+        """Return gradients with respect to the values given, not squashed, and their shares."""
+        if self.squashed is None:
+            return gradients.x, gradients.a
+        by_input, by_share = self.squashed.pull(self.a, gradients.x)
+        return by_input, gradients.a + by_share
+
+
+def solve_rows(x: Table, weights: Table, target_weights: Table, settings: Settings) -> Solved:
+    """Solve the transport of each row to equally spaced targets between 0 and 1."""
+    a, a_total = normalise(weights)
+    b, b_total = normalise(target_weights)
+    squashed = squash(x, a) if settings.squash else None
+    y = np.linspace(0.0, 1.0, b.shape[1])[None]
+    transport = RowTransport(
+        x if squashed is None else squashed.values,
+        *(y, a, b),
+        epsilon=settings.epsilon,
+        cost=settings.cost,
+    )
+    plan: SolvedPlan | SinkhornPlan
+    if settings.n_iter is None:
+        solution = transport.solve(tol=settings.tol)
+        report_unsolved(solution.error, settings.tol)
+        plan = SolvedPlan(transport, solution.potentials)
+    else:
+        plan = SinkhornPlan(transport, settings.n_iter)
+    return Solved(x, a, b, (a_total, b_total), squashed, plan)
+
+
+def report_unsolved(error: Table, tol: float) -> None:
+    """Warn if the error of some row is above ``tol``; refuse one that is not a number."""
+    if not np.isfinite(error).all():
+        message = (
+            "The transport of some row could not be computed: its numbers are too far apart for "
+            "this epsilon. Use squash=True, scale the values to about [0, 1], or increase epsilon."
+        )
+        raise NumericalError(message)
+    unsolved = int((error > tol).sum())
+    if unsolved:
+        message = (
+            f"The transport of {unsolved} of {error.size} rows is not solved to tol={tol:g}: the "
+            f"largest relative error of its sums is {error.max():.1e}. Increase epsilon or tol."
+        )
+        warn_user(message, TransportWarning)
+
+
+def finite(numbers: Table, name: str) -> Table:
+    """Return numbers that are finite, and refuse others."""
+    if not np.isfinite(numbers).all():
+        message = (
+            f"The gradient with respect to {name} is too large for a float64. Scale the values up, "
+            "or the gradient that is pulled back down."
+        )
+        raise NumericalError(message)
+    return numbers
