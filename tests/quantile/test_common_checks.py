@@ -1,0 +1,20 @@
+"""scikit-learn's own checks."""
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from polyad import QMF
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+# No check is expected to fail.
+
+
+@parametrize_with_checks(
+    [
+        QMF(max_iter=20),
+        QMF(nonnegative=False, divergence="frobenius", solver="lbfgs", max_iter=20),
+    ]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
