@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # Targets that are coupled more weakly than this are apart: rounding would be divided by nothing.
 _RIDGE = 1e-15
+_NONE = np.empty((0, 0, 0))
 
 
 @kernel
@@ -95,15 +96,48 @@ def fill_sides(room: Room, a: Vector, of_rows: bool) -> None:
 
 
 @kernel
-def solve_adjoint(room: Room, a: Vector, b: Vector, lam: Vector, mu: Vector) -> None:
-    """Fill ``lam`` and ``mu`` from what :func:`fill_sides` and the couplings say."""
-    R, terms, side = room.K, room.shares, room.step
-    m, n = R.shape
-    for j in range(m):
-        mu[j] = b[j] * side[j]
+def solve_targets(room: Room, b: Vector, mu: Vector) -> None:
+    """Fill ``mu`` from the system in the targets; :func:`fill_sides` has been called.
+
+    ``room.couplings`` are those of the targets.
+    """
+    for j in range(b.size):
+        mu[j] = b[j] * room.step[j]
         room.ground[j] = _RIDGE * b[j]
     eliminate(room.couplings, room.ground, room.factor, room.pivots)
     substitute(room.factor, room.pivots, mu)
+
+
+@kernel
+def solve_nodes(room: Room, small: Room, masses: Vector, b: Vector, mu: Vector) -> None:
+    """Fill ``mu`` from a system in the nodes of a quadrature, for many targets.
+
+    With densities ``A`` between nodes and targets, ``H`` is ``diag(b) - diag(b) A' diag(masses) A
+    diag(b)``. So ``mu = side + A' (masses t)``, where ``t = A (b mu)`` solves a system like that of
+    the targets, in the nodes. ``small.K`` holds ``A``.
+    """
+    A, t = small.K, small.step
+    for k in range(masses.size):
+        total = 0.0
+        for j in range(b.size):
+            total += A[k, j] * (b[j] * room.step[j])
+        t[k] = masses[k] * total
+        small.ground[k] = _RIDGE * masses[k]
+    eliminate(small.couplings, small.ground, small.factor, small.pivots)
+    substitute(small.factor, small.pivots, t)
+    for j in range(b.size):
+        mu[j] = room.step[j]
+    for k in range(masses.size):
+        weight = masses[k] * t[k]
+        for j in range(b.size):
+            mu[j] += weight * A[k, j]
+
+
+@kernel
+def fill_lam(room: Room, a: Vector, b: Vector, lam: Vector, mu: Vector) -> None:
+    """Fill ``lam``, and ``mu`` of targets without weight."""
+    R = room.K
+    m, n = R.shape
     for i in range(n):
         lam[i] = 0.0
     for j in range(m):
@@ -116,9 +150,17 @@ def solve_adjoint(room: Room, a: Vector, b: Vector, lam: Vector, mu: Vector) -> 
             total = 0.0
             for i in range(n):
                 total += R[j, i] * (a[i] * lam[i])
-            mu[j] = side[j] - total
+            mu[j] = room.step[j] - total
     for i in range(n):
-        lam[i] += terms[i]
+        lam[i] += room.shares[i]
+
+
+@kernel
+def couple_densities(room: Room, a: Vector, b: Vector) -> None:
+    """Fill the couplings of the targets from the densities in ``room.K``."""
+    for i in range(a.size):
+        room.roots[i], room.shares[i] = np.sqrt(a[i]), 1.0
+    couple(room.K, b, room.roots, room.shares, room.W, room.couplings)
 
 
 @kernel
@@ -127,6 +169,8 @@ def pull_block(
     costs: Tables,
     slopes: Tables,
     potentials: Table,
+    nodes: Rows,
+    node_potentials: Table,
     epsilon: float,
     of_rows: bool,
     numbers: Table,
@@ -135,25 +179,38 @@ def pull_block(
     start: int,
     stop: int,
 ) -> None:
-    """Pull ``gradients`` with respect to averages back to ``x``, ``a``, ``b`` and ``numbers``."""
+    """Pull ``gradients`` with respect to averages back to ``x``, ``a``, ``b`` and ``numbers``.
+
+    ``nodes`` is the transport from the targets to the nodes of a quadrature, which has potentials
+    if it is to be used.
+    """
     n, m = rows.x.shape[1], rows.y.shape[1]
-    room = make_room(m, n)
+    room, small = make_room(m, n), make_room(nodes.y.shape[1], m)
     R, W, mean = room.K, room.W, room.top
     grad_x, grad_a, grad_b, grad_numbers = out
     for row in range(start, stop):
         a, b, y = row_of(rows.a, row), row_of(rows.b, row), row_of(rows.y, row)
-        make_densities(rows, costs, potentials[row], epsilon, row, start, room)
-        for i in range(n):
-            room.roots[i], room.shares[i] = np.sqrt(a[i]), 1.0
-        couple(R, b, room.roots, room.shares, W, room.couplings)
         given, G = row_of(numbers, row), gradients[row]
+        lam, mu, gx = grad_a[row], grad_b[row], grad_x[row]
+        make_densities(rows, costs, potentials[row], epsilon, row, start, room)
+        has_nodes = node_potentials.shape[0] > 0
+        if has_nodes:
+            make_densities(nodes, _NONE, node_potentials[row], epsilon, row, start, small)
+            couple_densities(small, b, nodes.b[row])
+        else:
+            couple_densities(room, a, b)
         if of_rows:
             fill_target_terms(room, b, given, G, grad_numbers[row])
         else:
             fill_value_terms(room, a, given, G, grad_numbers[row])
-        lam, mu, gx = grad_a[row], grad_b[row], grad_x[row]
         fill_sides(room, a, of_rows)
-        solve_adjoint(room, a, b, lam, mu)
+        if has_nodes:
+            solve_nodes(room, small, nodes.b[row], b, mu)
+        else:
+            solve_targets(room, b, mu)
+        # What may be added to one and taken from the other is chosen.
+        mu -= (b * mu).sum()
+        fill_lam(room, a, b, lam, mu)
         # grad_x = sum_j dL/dC_ij dC_ij/dx_i. The sums over j of dL/dC are zero, so that the mean
         # slope may be taken away first: nothing large cancels.
         mean[:] = 0.0

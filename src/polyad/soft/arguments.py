@@ -144,7 +144,8 @@ class Side:
 def read_side(given: ArrayLike, name: str, layout: Layout, size: int | None) -> Side:
     """Return numbers that are one-dimensional, or have the other axes of the input."""
     numbers = read_array(given, name)
-    length = numbers.shape[-1] if numbers.ndim <= 1 else numbers.shape[layout.axis % numbers.ndim]
+    place = layout.axis if numbers.ndim > layout.axis and numbers.ndim > 1 else -1
+    length = numbers.shape[place] if numbers.ndim else 0
     whole = (*layout.leading[: layout.axis], length, *layout.leading[layout.axis :])
     if numbers.ndim == 0 or (numbers.ndim > 1 and numbers.shape != whole):
         message = (

@@ -24,6 +24,7 @@ from polyad.soft.newton import (
     make_room,
     newton,
     polish,
+    set_weights,
     solve_cold,
     solve_cold_table,
 )
@@ -104,9 +105,7 @@ def make_densities(
     b, K = row_of(rows.b, row), room.K
     m, n = K.shape
     _fill_table(rows, costs, row, start, room.table)
-    for j in range(m):
-        room.log_b[j] = np.log(b[j]) if b[j] > 0.0 else 0.0
-        room.scale[j] = 1.0 if b[j] > 0.0 else 0.0
+    set_weights(b, room)
     gibbs(room.table, room.log_b, room.scale, g, 1.0 / epsilon, K, room.top)
     row_sums(K, room.scale, room.shares)
     for i in range(n):
@@ -148,3 +147,21 @@ def average_block(
                     mass += room.K[j, i] * a[i]
                 # The mass is one where the rows are solved; dividing keeps averages averages.
                 out[row, j] = total / mass
+
+
+@kernel
+def extend_block(
+    rows: Rows, potentials: Table, epsilon: float, out: Table, start: int, stop: int
+) -> None:
+    """Fill ``out`` with the potentials of the values, from those of the targets; squared cost."""
+    n, m = rows.x.shape[1], rows.y.shape[1]
+    room = make_room(m, n)
+    for row in range(start, stop):
+        x, b = rows.x[row], row_of(rows.b, row)
+        squared_table(x, row_of(rows.y, row), room.table)
+        set_weights(b, room)
+        gibbs(room.table, room.log_b, room.scale, potentials[row], 1.0 / epsilon, room.K, room.top)
+        row_sums(room.K, room.scale, room.shares)
+        for i in range(n):
+            # The table has left the square of the value out.
+            out[row, i] = x[i] * x[i] - epsilon * (room.top[i] + np.log(room.shares[i]))

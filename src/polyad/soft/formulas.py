@@ -84,11 +84,11 @@ def evaluate_normalize(
 
     def pull(gradient: ArrayLike) -> SoftGradients:
         G = read_gradient(gradient, value, layout)
-        gradients = solved.pull_targets(q.rows, G)
+        gradients = solved.plan.pull_targets(q.rows, G)
         found = to_arguments(solved, gradients, layout, (a, b))
         return replace(found, quantiles=q.back(finite(gradients.numbers, "quantiles"), layout))
 
-    value = layout.to_array(solved.average_targets(q.rows))
+    value = layout.to_array(solved.plan.average_targets(q.rows))
     return Evaluated(value, pull)
 
 
@@ -109,13 +109,13 @@ def evaluate_rank(
     ranks = n * (np.cumsum(solved.b, axis=1) - 0.5 * solved.b) + 0.5
 
     def pull(gradient: ArrayLike) -> SoftGradients:
-        gradients = solved.pull_targets(ranks, read_gradient(gradient, value, layout))
+        gradients = solved.plan.pull_targets(ranks, read_gradient(gradient, value, layout))
         by_rank = gradients.numbers
         above = np.cumsum(by_rank[:, ::-1], axis=1)[:, ::-1] - by_rank
         by_targets = gradients.b + n * (above + 0.5 * by_rank)
         return to_arguments(solved, replace(gradients, b=by_targets), layout, (a, b))
 
-    value = layout.to_array(solved.average_targets(ranks))
+    value = layout.to_array(solved.plan.average_targets(ranks))
     return Evaluated(value, pull)
 
 
@@ -133,10 +133,10 @@ def evaluate_sort(
     solved = solve_rows(values, a.rows, b.rows, settings)
 
     def pull(gradient: ArrayLike) -> SoftGradients:
-        gradients = solved.pull_values(values, read_gradient(gradient, value, layout))
+        gradients = solved.plan.pull_values(values, read_gradient(gradient, value, layout))
         return to_arguments(solved, gradients, layout, (a, b), direct=gradients.numbers)
 
-    value = layout.to_array(solved.average_values(values))
+    value = layout.to_array(solved.plan.average_values(values))
     return Evaluated(value, pull)
 
 
@@ -175,7 +175,7 @@ def evaluate_quantile(
     def pull(gradient: ArrayLike) -> SoftGradients:
         G = np.zeros((d * k, 3))
         G[:, 1] = read_gradient(gradient, value, layout, is_single=asked.ndim == 0).ravel()
-        gradients = solved.pull_values(repeated, G)
+        gradients = solved.plan.pull_values(repeated, G)
         by_values, by_shares = solved.pull_input(gradients)
         by_values = (by_values + gradients.numbers).reshape(d, k, n).sum(axis=1)
         by_weights = pull_normalised(solved.a, solved.totals[0], by_shares)
@@ -188,7 +188,7 @@ def evaluate_quantile(
             levels=finite(by_levels, "levels"),
         )
 
-    middle = solved.average_values(repeated)[:, 1].reshape(d, k)
+    middle = solved.plan.average_values(repeated)[:, 1].reshape(d, k)
     value = layout.to_array(middle)
     if asked.ndim == 0:
         value = value.squeeze(layout.axis)

@@ -109,15 +109,21 @@ def make_room(m: int, n: int) -> Room:
 
 
 @kernel
+def set_weights(b: Vector, room: Room) -> None:
+    """Fill the logarithms of the weights of targets, and scales that change nothing."""
+    for j in range(b.size):
+        room.log_b[j] = np.log(b[j]) if b[j] > 0.0 else 0.0
+        room.scale[j] = 1.0 if b[j] > 0.0 else 0.0
+
+
+@kernel
 def newton(room: Room, a: Vector, b: Vector, g: Vector, task: Task) -> tuple[float, int]:
     """Improve ``g`` until the error is small enough; return the error and the number of steps."""
     K, scale, trial, columns = room.K, room.scale, room.trial, room.columns
     m, inverse = g.size, 1.0 / task.epsilon
     for i in range(a.size):
         room.roots[i] = 1.0 / np.sqrt(a[i]) if a[i] > 0.0 else 0.0
-    for j in range(m):
-        room.log_b[j] = np.log(b[j]) if b[j] > 0.0 else 0.0
-        scale[j] = 1.0 if b[j] > 0.0 else 0.0
+    set_weights(b, room)
     gibbs(room.table, room.log_b, scale, g, inverse, K, room.top)
     error, value = evaluate(K, scale, a, b, room.shares, columns)
     used, damping, longest = 0, 0.0, _LONG

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyad.exceptions import NumericalError, TransportWarning, warn_user
+from polyad.soft.sinkhorn import SinkhornPlan
 from polyad.soft.squash import Squashed, squash
-from polyad.soft.transport import Gradients, RowTransport
+from polyad.soft.transport import Gradients, RowTransport, SolvedPlan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +47,8 @@ class Solved:
         Shares of the weights.
     totals : tuple of two ndarrays
         The sums of the weights before.
+    plan : SolvedPlan or SinkhornPlan
+        Solved, or after a fixed number of iterations.
     """
 
     x: Table
@@ -53,24 +56,7 @@ class Solved:
     b: Table
     totals: tuple[Table, Table]
     squashed: Squashed | None
-    transport: RowTransport
-    potentials: Table
-
-    def average_targets(self, q: Table) -> Table:
-        """Return ``P q / a``."""
-        return self.transport.average_targets(self.potentials, q)
-
-    def average_values(self, z: Table) -> Table:
-        """Return ``P' z / b``."""
-        return self.transport.average_values(self.potentials, z)
-
-    def pull_targets(self, q: Table, G: Table) -> Gradients:
-        """Pull a gradient with respect to :meth:`average_targets` back."""
-        return self.transport.pull_targets(self.potentials, q, G)
-
-    def pull_values(self, z: Table, G: Table) -> Gradients:
-        """Pull a gradient with respect to :meth:`average_values` back."""
-        return self.transport.pull_values(self.potentials, z, G)
+    plan: SolvedPlan | SinkhornPlan
 
     def pull_input(self, gradients: Gradients) -> tuple[Table, Table]:
         """Return gradients with respect to the values given, not squashed, and their shares."""
@@ -92,9 +78,14 @@ def solve_rows(x: Table, weights: Table, target_weights: Table, settings: Settin
         epsilon=settings.epsilon,
         cost=settings.cost,
     )
-    solution = transport.solve(tol=settings.tol)
-    report_unsolved(solution.error, settings.tol)
-    return Solved(x, a, b, (a_total, b_total), squashed, transport, solution.potentials)
+    plan: SolvedPlan | SinkhornPlan
+    if settings.n_iter is None:
+        solution = transport.solve(tol=settings.tol)
+        report_unsolved(solution.error, settings.tol)
+        plan = SolvedPlan(transport, solution.potentials)
+    else:
+        plan = SinkhornPlan(transport, settings.n_iter)
+    return Solved(x, a, b, (a_total, b_total), squashed, plan)
 
 
 def report_unsolved(error: Table, tol: float) -> None:

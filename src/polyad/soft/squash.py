@@ -71,5 +71,6 @@ def squash(x: Table, a: Table) -> Squashed:
     standard /= np.where(is_constant, 1.0, deviation)
     with np.errstate(over="ignore"):
         values = 1.0 / (1.0 + np.exp(-_STEEPNESS * standard))
-    rate = np.where(is_constant, 0.0, shrink / (unit * np.where(is_constant, 1.0, deviation)))
+        # It may be too large for a number: then so is the gradient, which is told.
+        rate = np.where(is_constant, 0.0, shrink / (unit * np.where(is_constant, 1.0, deviation)))
     return Squashed(values, standard, rate)

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.soft.adjoint import pull_block
-from polyad.soft.blocks import Rows, average_block, solve_block
+from polyad.soft.blocks import Rows, average_block, extend_block, solve_block
 from polyad.soft.newton import Task
+from polyad.soft.reduction import count_nodes, reduce_block
 from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
@@ -41,10 +42,15 @@ if TYPE_CHECKING:
 
     Table = NDArray[np.float64]
 
-# Numbers of a plan that one block works through.
-_BLOCK = 1 << 18
+# Numbers of plans that one block works through, and the bounds of its rows: memory is used again
+# for the rows of a block.
+_BLOCK, _FEWEST, _MOST = 1 << 18, 8, 64
 _MAX_ITER = 500
 _NONE = np.empty((0, 0, 0))
+_NO_ROWS = Rows(*(np.empty((0, 1)) for _ in range(4)))
+# Up to so many targets, and where a quadrature of the values has more than a part of them, the
+# system in the targets is solved as it is. Nodes are solved better than the rows they stand for.
+_FEW_TARGETS, _PART, _NODE_TOL = 64, 0.5, 1e-2
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,9 @@ class Cost:
 
     value: Callable[[Any, Any], Any]
     slope: Callable[[Any, Any], Any]
+
+
+SQUARED = Cost(lambda x, y: (x - y) ** 2, lambda x, y: 2.0 * (x - y))
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,30 @@ class Gradients:
     a: Table
     b: Table
     numbers: Table
+
+
+@dataclass(frozen=True)
+class SolvedPlan:
+    """A transport with its solution: averages with its plans, and their derivatives."""
+
+    transport: RowTransport
+    potentials: Table
+
+    def average_targets(self, q: Table) -> Table:
+        """See :meth:`RowTransport.average_targets`."""
+        return self.transport.average_targets(self.potentials, q)
+
+    def average_values(self, z: Table) -> Table:
+        """See :meth:`RowTransport.average_values`."""
+        return self.transport.average_values(self.potentials, z)
+
+    def pull_targets(self, q: Table, G: Table) -> Gradients:
+        """See :meth:`RowTransport.pull_targets`."""
+        return self.transport.pull_targets(self.potentials, q, G)
+
+    def pull_values(self, z: Table, G: Table) -> Gradients:
+        """See :meth:`RowTransport.pull_values`."""
+        return self.transport.pull_values(self.potentials, z, G)
 
 
 class RowTransport:
@@ -151,6 +184,9 @@ class RowTransport:
             Newton steps for each row.
         """
         d, m = self.rows.x.shape[0], self.rows.y.shape[1]
+        if start is None and (nodes := self._nodes()) is not None:
+            found = nodes.solve(tol=_NODE_TOL * tol, max_iter=max_iter)
+            start = nodes.extend(found.potentials)
         potentials = np.zeros((d, m)) if start is None else np.array(start, np.float64, order="C")
         errors, counts = np.empty(d), np.empty(d, np.int64)
         task = Task(self.epsilon, float(tol), int(max_iter))
@@ -181,6 +217,34 @@ class RowTransport:
         """Return the derivatives of a function of :meth:`average_values` of gradient ``G``."""
         return self._pull(potentials, z, G, of_rows=False)
 
+    def extend(self, potentials: Table) -> Table:
+        """Return the potentials ``f`` (d, n) of the values, of a squared cost."""
+        out = np.empty_like(self.rows.x)
+        run_blocks(
+            lambda *block: extend_block(self.rows, potentials, self.epsilon, out, *block),
+            self._blocks(),
+        )
+        return out
+
+    def _nodes(self) -> RowTransport | None:
+        """Return the transport from the targets to nodes that stand for the values.
+
+        It is worth it if the targets are many and the nodes few.
+        """
+        x, y, a, b = self.rows
+        if self.cost is not None or y.shape[1] <= _FEW_TARGETS:
+            return None
+        most = count_nodes(x, self.epsilon)
+        nodes, masses = np.empty((len(x), most)), np.empty((len(x), most))
+        run_blocks(
+            lambda *block: reduce_block(x, a, self.epsilon, nodes, masses, *block), self._blocks()
+        )
+        used = int((masses > 0.0).sum(axis=1).max())
+        if used > _PART * y.shape[1]:
+            return None
+        values = np.broadcast_to(y, (len(x), y.shape[1]))
+        return RowTransport(values, nodes[:, :used], b, masses[:, :used], epsilon=self.epsilon)
+
     def _average(self, potentials: Table, numbers: Table, *, of_rows: bool) -> Table:
         numbers = np.ascontiguousarray(numbers, dtype=np.float64)
         size = self.rows.x.shape[1] if of_rows else self.rows.y.shape[1]
@@ -202,32 +266,46 @@ class RowTransport:
         (d, n), m = self.rows.x.shape, self.rows.y.shape[1]
         out = np.empty((d, n)), np.empty((d, n)), np.empty((d, m)), np.empty((d, numbers.shape[1]))
 
+        nodes, node_potentials = _NO_ROWS, np.empty((0, 0))
+        if (reduced := self._nodes()) is not None:
+            nodes = reduced.rows
+            values = RowTransport(nodes.y, nodes.x, nodes.b, nodes.a, epsilon=self.epsilon)
+            node_potentials = values.extend(potentials)
+
         def pull(first: int, last: int) -> None:
             costs, slopes = self._tables(first, last, with_slopes=True)
             pull_block(
-                *(self.rows, costs, slopes, potentials, self.epsilon, of_rows, numbers, G, out),
-                *(first, last),
+                *(self.rows, costs, slopes, potentials, nodes, node_potentials, self.epsilon),
+                *(of_rows, numbers, G, out, first, last),
             )
 
         run_blocks(pull, self._blocks())
         return Gradients(*out)
 
+    def costs(self, first: int, last: int) -> Table:
+        """Return the costs of some rows, (rows, n, m)."""
+        return self._compute(SQUARED if self.cost is None else self.cost, "value", first, last)
+
+    def slopes(self, first: int, last: int) -> Table:
+        """Return the derivatives of the costs of some rows with respect to ``x``, (rows, n, m)."""
+        return self._compute(SQUARED if self.cost is None else self.cost, "slope", first, last)
+
+    def _compute(self, cost: Cost, what: str, first: int, last: int) -> Table:
+        x, y = self.rows.x[first:last, :, None], self.rows.y
+        y = (y[first:last] if len(y) > 1 else y)[:, None, :]
+        numbers = np.asarray(getattr(cost, what)(x, y), dtype=np.float64)
+        return np.broadcast_to(numbers, (last - first, x.shape[1], y.shape[2]))
+
     def _tables(self, first: int, last: int, *, with_slopes: bool = False) -> tuple[Table, Table]:
         """Return the costs of some rows and their slopes, (rows, m, n), if they are one's own."""
         if self.cost is None:
             return _NONE, _NONE
-        x, y = self.rows.x[first:last, None, :], self.rows.y
-        y = (y[first:last] if len(y) > 1 else y)[:, :, None]
-        shape = (last - first, y.shape[1], x.shape[2])
-
-        def table(function: Callable[[Any, Any], Any]) -> Table:
-            numbers = np.asarray(function(x, y), dtype=np.float64)
-            return np.ascontiguousarray(np.broadcast_to(numbers, shape))
-
-        return table(self.cost.value), table(self.cost.slope) if with_slopes else _NONE
+        both = self.costs(first, last), self.slopes(first, last) if with_slopes else _NONE
+        costs, slopes = (np.ascontiguousarray(table.transpose(0, 2, 1)) for table in both)
+        return costs, slopes
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """Cut the rows into blocks, by their size alone."""
         (d, n), m = self.rows.x.shape, self.rows.y.shape[1]
-        step = int(np.clip(_BLOCK // (n * m), 1, 64))
+        step = int(np.clip(_BLOCK // (n * m), _FEWEST, _MOST))
         return ((first, min(first + step, d)) for first in range(0, d, step))

@@ -1,0 +1,194 @@
+"""Averages with the plan after a fixed number of Sinkhorn iterations, and their derivatives.
+
+Algorithm 1 of the paper, in logarithms: from ``u = 1``, repeatedly ``v = b / K'u`` and ``u = a / K
+v`` with ``K = exp(-C / epsilon)``. Averages over targets use the plan whose sums over targets are
+exact, ``diag(u) K diag(v)`` with the last of both; averages over values use the one whose sums over
+values are, with the ``u`` before the last. Both keep the order of the values after any number of
+iterations (Proposition 2.1), converged or not.
+
+Derivatives go back through the iterations. Of these only the vectors are kept, not the plans.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from polyad.soft.transport import Gradients
+from polyad.threads import run_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from polyad.soft.transport import RowTransport
+
+    Table = NDArray[np.float64]
+
+# Entries of plans that are treated at once.
+_BLOCK = 1 << 20
+
+
+class SinkhornPlan:
+    """The plans of the rows of a transport after ``n_iter`` iterations."""
+
+    def __init__(self, transport: RowTransport, n_iter: int) -> None:
+        self.transport = transport
+        self.n_iter = n_iter
+
+    def average_targets(self, q: Table) -> Table:
+        """Return ``P q / a`` (d, n) with the last plan."""
+        out = np.empty(self.transport.rows.x.shape)
+
+        def average(first: int, last: int) -> None:
+            block = _Unrolled(self.transport, self.n_iter, first, last)
+            plan = block.b[:, None, :] * block.row_density(self.n_iter)
+            out[first:last] = (plan * block.part(q)[:, None, :]).sum(axis=2)
+
+        run_blocks(average, self._blocks())
+        return out
+
+    def average_values(self, z: Table) -> Table:
+        """Return ``P' z / b`` (d, m) with the plan before the last update of ``u``."""
+        out = np.empty((len(self.transport.rows.x), self.transport.rows.y.shape[1]))
+
+        def average(first: int, last: int) -> None:
+            block = _Unrolled(self.transport, self.n_iter, first, last)
+            plan = block.start_weights(self.n_iter) * block.column_density(self.n_iter)
+            out[first:last] = (plan * block.part(z)[:, :, None]).sum(axis=1)
+
+        run_blocks(average, self._blocks())
+        return out
+
+    def pull_targets(self, q: Table, G: Table) -> Gradients:
+        """Return the derivatives of a function of :meth:`average_targets` of gradient ``G``."""
+        return self._pull(q, G, of_rows=True)
+
+    def pull_values(self, z: Table, G: Table) -> Gradients:
+        """Return the derivatives of a function of :meth:`average_values` of gradient ``G``."""
+        return self._pull(z, G, of_rows=False)
+
+    def _pull(self, numbers: Table, G: Table, *, of_rows: bool) -> Gradients:
+        (d, n), m = self.transport.rows.x.shape, self.transport.rows.y.shape[1]
+        out = Gradients(
+            np.empty((d, n)), np.empty((d, n)), np.empty((d, m)), np.empty((d, numbers.shape[1]))
+        )
+
+        def pull(first: int, last: int) -> None:
+            block = _Unrolled(self.transport, self.n_iter, first, last)
+            pull = block.pull_targets if of_rows else block.pull_values
+            out.numbers[first:last] = pull(block.part(numbers), G[first:last])
+            slopes = self.transport.slopes(first, last)
+            out.x[first:last] = (block.by_cost * slopes).sum(axis=2) / self.transport.epsilon
+            out.a[first:last], out.b[first:last] = block.by_a, block.by_b
+
+        run_blocks(pull, self._blocks())
+        return out
+
+    def _blocks(self) -> Iterator[tuple[int, int]]:
+        (d, n), m = self.transport.rows.x.shape, self.transport.rows.y.shape[1]
+        step = max(1, _BLOCK // (n * m))
+        return ((first, min(first + step, d)) for first in range(0, d, step))
+
+
+class _Unrolled:
+    """Iterations of a block of rows, and gradients that go back through them.
+
+    ``psi[k]`` and ``phi[k]`` are the logarithms of ``u / a`` and ``v / b`` after k iterations.
+    Gradients gather in ``by_a``, ``by_b`` and ``by_cost``, which is with respect to ``C /
+    epsilon``.
+    """
+
+    def __init__(self, transport: RowTransport, n_iter: int, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        rows = transport.rows
+        self.a, self.b = self.part(rows.a), self.part(rows.b)
+        self.C = transport.costs(first, last) / transport.epsilon
+        with np.errstate(divide="ignore"):
+            log_a, log_b = np.log(self.a)[:, :, None], np.log(self.b)[:, None, :]
+        self.phi: list[Table] = [np.empty((0, 0))]
+        self.psi: list[Table] = [np.zeros(self.C.shape[:2])]
+        for k in range(n_iter):
+            log_u = self.psi[k][:, :, None] + (log_a if k else 0.0)
+            self.phi.append(-_log_sum(log_u - self.C, 1))
+            self.psi.append(-_log_sum(log_b + self.phi[k + 1][:, None, :] - self.C, 2))
+
+    def part(self, shared: Table) -> Table:
+        """Return the rows of the block, or the one that all share."""
+        return shared[self.first : self.last] if len(shared) > 1 else shared
+
+    def start_weights(self, k: int) -> Table | float:
+        """Return what the densities of update k of ``v`` are weighted with: ``u`` starts at one."""
+        return self.a[:, :, None] if k > 1 else 1.0
+
+    def row_density(self, k: int) -> Table:
+        """Return the densities after update k of ``u``."""
+        return self._exp(self.psi[k], self.phi[k])
+
+    def column_density(self, k: int) -> Table:
+        """Return the densities after update k of ``v``, before that of ``u``."""
+        return self._exp(self.psi[k - 1], self.phi[k])
+
+    def _exp(self, psi: Table, phi: Table) -> Table:
+        density: Table = np.exp(psi[:, :, None] + phi[:, None, :] - self.C)
+        return density
+
+    def pull_targets(self, q: Table, G: Table) -> Table:
+        """Gather gradients of averages over targets; return that with respect to ``q``."""
+        self._clear()
+        k = len(self.phi) - 1
+        density, b = self.row_density(k), self.b[:, None, :]
+        mean = (b * density * q[:, None, :]).sum(axis=2, keepdims=True)
+        terms = density * G[:, :, None] * (q[:, None, :] - mean)
+        self.by_b += terms.sum(axis=1)
+        self.by_cost -= b * terms
+        self._back_to_start(k, (b * terms).sum(axis=1))
+        by_q: Table = (b * density * G[:, :, None]).sum(axis=1)
+        return by_q
+
+    def pull_values(self, z: Table, G: Table) -> Table:
+        """Gather gradients of averages over values; return that with respect to ``z``."""
+        self._clear()
+        k = len(self.phi) - 1
+        density, weight = self.column_density(k), self.start_weights(k)
+        mean = (weight * density * z[:, :, None]).sum(axis=1, keepdims=True)
+        terms = density * G[:, None, :] * (z[:, :, None] - mean)
+        self.by_cost -= weight * terms
+        if k > 1:
+            self.by_a += terms.sum(axis=2)
+            self._back_to_start(k - 1, self._through_u(k - 1, (weight * terms).sum(axis=2)))
+        by_z: Table = (weight * density * G[:, None, :]).sum(axis=2)
+        return by_z
+
+    def _clear(self) -> None:
+        rows = len(self.C)
+        self.by_a, self.by_b = np.zeros((rows, self.C.shape[1])), np.zeros((rows, self.C.shape[2]))
+        self.by_cost = np.zeros_like(self.C)
+
+    def _back_to_start(self, k: int, by_phi: Table) -> None:
+        """Take a gradient with respect to ``phi[k]`` through all that it was made of."""
+        while True:
+            terms = self.column_density(k) * by_phi[:, None, :]
+            self.by_cost += self.start_weights(k) * terms
+            if k == 1:
+                return
+            self.by_a -= terms.sum(axis=2)
+            by_phi = self._through_u(k - 1, -self.a * terms.sum(axis=2))
+            k -= 1
+
+    def _through_u(self, k: int, by_psi: Table) -> Table:
+        """Return the gradient with respect to ``phi[k]`` from that with respect to ``psi[k]``."""
+        terms = self.row_density(k) * by_psi[:, :, None]
+        self.by_cost += self.b[:, None, :] * terms
+        self.by_b -= terms.sum(axis=1)
+        by_phi: Table = -self.b * terms.sum(axis=1)
+        return by_phi
+
+
+def _log_sum(exponents: Table, axis: int) -> Table:
+    """Return the logarithm of sums of exponentials along an axis."""
+    top = exponents.max(axis=axis, keepdims=True)
+    total: Table = top.squeeze(axis) + np.log(np.exp(exponents - top).sum(axis=axis))
+    return total

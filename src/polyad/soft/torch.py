@@ -1,0 +1,184 @@
+"""Soft operators for torch tensors, with derivatives for ``backward``.
+
+The functions of :mod:`polyad.soft` under the same names and with the same arguments. Tensors may
+live on any device and require gradients: values, weights, quantiles and levels get them. Results
+are on the device and of the type of the values. The transports are solved on the processor, in
+float64; gradients are the exact ones of the solved transport, of which nothing but the potentials
+is kept.
+
+>>> import torch
+>>> from polyad.soft.torch import soft_rank
+>>> x = torch.tensor([0.3, 0.1, 0.9, 0.5], requires_grad=True)
+>>> ranks = soft_rank(x, epsilon=0.1)
+>>> ranks[0].backward()
+>>> x.grad
+tensor([ 2.1230, -0.9193,  0.1422, -1.3459])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from polyad import soft
+from polyad.exceptions import InvalidTypeError, MissingPackageError
+
+try:
+    import torch
+    from torch.autograd.function import once_differentiable
+except ImportError as error:
+    message = "polyad.soft.torch needs torch: pip install 'polyad[torch]'."
+    raise MissingPackageError(message) from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from polyad.soft.transport import Cost
+
+__all__ = ["quantile_normalize", "soft_quantile", "soft_rank", "soft_sort"]
+
+
+def soft_rank(
+    x: torch.Tensor,
+    *,
+    n_targets: int | None = None,
+    weights: torch.Tensor | None = None,
+    target_weights: torch.Tensor | None = None,
+    epsilon: float = 1e-2,
+    squash: bool = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int = -1,
+) -> torch.Tensor:
+    """Return the soft ranks of a tensor; see :func:`polyad.soft.soft_rank`."""
+    tensors = {"weights": weights, "target_weights": target_weights}
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
+    return _apply(soft.soft_rank, {"x": x, **tensors}, {"n_targets": n_targets, **settings})
+
+
+def soft_sort(
+    x: torch.Tensor,
+    *,
+    n_targets: int | None = None,
+    weights: torch.Tensor | None = None,
+    target_weights: torch.Tensor | None = None,
+    epsilon: float = 1e-2,
+    squash: bool = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int = -1,
+) -> torch.Tensor:
+    """Return a tensor softly sorted; see :func:`polyad.soft.soft_sort`."""
+    tensors = {"weights": weights, "target_weights": target_weights}
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
+    return _apply(soft.soft_sort, {"x": x, **tensors}, {"n_targets": n_targets, **settings})
+
+
+def soft_quantile(
+    x: torch.Tensor,
+    levels: torch.Tensor | float = 0.5,
+    *,
+    width: float | None = None,
+    weights: torch.Tensor | None = None,
+    epsilon: float = 1e-2,
+    squash: bool = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int = -1,
+) -> torch.Tensor:
+    """Return soft quantiles of a tensor; see :func:`polyad.soft.soft_quantile`."""
+    asked = levels if isinstance(levels, torch.Tensor) else torch.as_tensor(levels)
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
+    tensors = {"x": x, "levels": asked, "weights": weights}
+    return _apply(soft.soft_quantile, tensors, {"width": width, **settings})
+
+
+def quantile_normalize(
+    x: torch.Tensor,
+    quantiles: torch.Tensor,
+    *,
+    weights: torch.Tensor | None = None,
+    target_weights: torch.Tensor | None = None,
+    epsilon: float = 1e-2,
+    squash: bool = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int = -1,
+) -> torch.Tensor:
+    """Give a tensor the distribution of quantiles; see :func:`polyad.soft.quantile_normalize`."""
+    tensors = {"x": x, "quantiles": quantiles, "weights": weights, "target_weights": target_weights}
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
+    return _apply(soft.quantile_normalize, tensors, settings)
+
+
+def _settings(
+    epsilon: float, squash: bool, cost: str | Cost, n_iter: int | None, tol: float, axis: int
+) -> dict[str, Any]:
+    return {
+        "epsilon": epsilon,
+        "squash": squash,
+        "cost": cost,
+        "n_iter": n_iter,
+        "tol": tol,
+        "axis": axis,
+    }
+
+
+def _apply(
+    function: Callable[..., Any],
+    tensors: dict[str, torch.Tensor | None],
+    options: dict[str, Any],
+) -> torch.Tensor:
+    for name, tensor in tensors.items():
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            kind = type(tensor).__name__
+            message = f"{name} is a {kind}; polyad.soft.torch takes tensors, polyad.soft arrays."
+            raise InvalidTypeError(message)
+    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    operator: Callable[..., torch.Tensor] = _Operator.apply
+    return operator(function, options, tuple(given), *given.values())
+
+
+class _Operator(torch.autograd.Function):
+    """A soft operator of named tensors, whose derivative is its pullback."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        function: Callable[..., Any],
+        options: dict[str, Any],
+        names: tuple[str, ...],
+        *tensors: torch.Tensor,
+    ) -> torch.Tensor:
+        arrays = {name: _to_numpy(tensor) for name, tensor in zip(names, tensors, strict=True)}
+        value, ctx.pullback = soft.vjp(function, **arrays, **options)
+        ctx.names, ctx.likes = names, [(tensor.device, tensor.dtype) for tensor in tensors]
+        x = tensors[0]
+        kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+        return torch.from_numpy(value).to(x.device, kind)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        found = ctx.pullback(_to_numpy(gradient))
+        gradients = [
+            torch.from_numpy(getattr(found, name)).to(*like) if needed else None
+            for name, like, needed in zip(
+                ctx.names, ctx.likes, ctx.needs_input_grad[3:], strict=True
+            )
+        ]
+        return (None, None, None, *gradients)
+
+
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as an array that NumPy has a type for."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        tensor = tensor.float()
+    array: np.ndarray = tensor.numpy()
+    return array

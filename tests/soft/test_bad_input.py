@@ -1,0 +1,109 @@
+"""What is refused, before any work, and what is told."""
+
+import numpy as np
+import pytest
+
+from polyad.exceptions import (
+    InvalidInputError,
+    InvalidTypeError,
+    NumericalError,
+    PolyadError,
+    TransportWarning,
+)
+from polyad.soft import quantile_normalize, soft_quantile, soft_rank, soft_sort
+
+FUNCTIONS = [soft_rank, soft_sort, soft_quantile]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        ([], "empty"),
+        (np.empty((3, 0)), r"shape \(3, 0\)"),
+        ([1.0, np.nan], r"x is nan at \(1,\)"),
+        ([[1.0, 2.0], [np.inf, 0.0]], r"x is inf at \(1, 0\)"),
+        (3.0, "single number"),
+        (["a", "b"], "real numbers"),
+        ([1j, 2.0], "complex128"),
+    ],
+)
+def test_bad_values(function, x, text):
+    with pytest.raises(PolyadError, match=text):
+        function(x)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"epsilon": 0.0}, "epsilon=0.0 must be a finite number above zero"),
+        ({"epsilon": np.nan}, "epsilon=nan"),
+        ({"epsilon": "small"}, "epsilon='small'"),
+        ({"tol": 0.0}, "tol=0.0 must be between 0 and 1"),
+        ({"n_iter": 0}, "n_iter=0 must be a whole number, at least 1"),
+        ({"n_iter": 2.0}, "n_iter=2.0"),
+        ({"axis": 2}, "axis=2 does not exist: x has 1 axes"),
+        ({"axis": 0.5}, "axis=0.5"),
+        ({"squash": 1}, "squash=1 must be True or False"),
+        ({"cost": "cubic"}, "cost='cubic' must be 'squared'"),
+        ({"weights": [1.0, 2.0]}, "weights has 2 entries along its axis of values where 3"),
+        ({"weights": [1.0, -2.0, 1.0]}, "weights has the entry -2.0"),
+        ({"weights": [0.0, 0.0, 0.0]}, "weights are all zero"),
+        ({"weights": [1.0, np.nan, 1.0]}, "weights is nan"),
+        ({"weights": np.ones((2, 3))}, r"weights has the shape \(2, 3\)"),
+        ({"weights": 1.0}, r"weights has the shape \(\)"),
+    ],
+)
+def test_bad_settings(function, arguments, text):
+    with pytest.raises(PolyadError, match=text):
+        function([1.0, 3.0, 2.0], **arguments)
+
+
+@pytest.mark.parametrize("function", [soft_rank, soft_sort])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"n_targets": 0}, "n_targets=0"),
+        ({"n_targets": True}, "n_targets=True"),
+        ({"n_targets": 3, "target_weights": [1.0, 1.0]}, "target_weights has 2 entries"),
+        ({"target_weights": []}, "target_weights has the shape"),
+    ],
+)
+def test_bad_targets(function, arguments, text):
+    with pytest.raises(InvalidInputError, match=text):
+        function([1.0, 3.0, 2.0], **arguments)
+
+
+def test_bad_quantiles_and_levels():
+    with pytest.raises(InvalidInputError, match="quantiles decrease"):
+        quantile_normalize([1.0, 2.0], [3.0, 1.0])
+    with pytest.raises(InvalidInputError, match="quantiles is inf"):
+        quantile_normalize([1.0, 2.0], [0.0, np.inf])
+    with pytest.raises(InvalidInputError, match="between 0 and 1"):
+        soft_quantile([1.0, 2.0], [0.5, 1.5])
+    with pytest.raises(InvalidInputError, match="one axis of numbers"):
+        soft_quantile([1.0, 2.0], [[0.5]])
+    with pytest.raises(InvalidInputError, match="width=0"):
+        soft_quantile([1.0, 2.0], width=0)
+    with pytest.raises(InvalidTypeError, match="levels has the type"):
+        soft_quantile([1.0, 2.0], "median")
+
+
+def test_a_transport_that_is_not_solved_is_told():
+    x = np.random.default_rng(0).normal(size=(3, 50))
+    with pytest.warns(TransportWarning, match=r"of 3 rows is not solved to tol=1e-17") as caught:
+        soft_rank(x, n_targets=8, tol=1e-17)
+    assert caught[0].filename == __file__
+
+
+def test_what_cannot_be_computed_is_refused():
+    with pytest.raises(NumericalError, match="too far apart"):
+        soft_rank([0.0, 1e308, 3.0], squash=False, epsilon=1e-5)
+
+
+def test_input_is_not_changed():
+    x, weights = np.array([3.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0])
+    soft_sort(x, weights=weights)
+    np.testing.assert_array_equal(x, [3, 1, 2])
+    np.testing.assert_array_equal(weights, [1, 2, 3])
