@@ -188,8 +188,16 @@ def test_files_stay_readable(path):
 PUBLIC = {
     "polyad": [
         *("CP", "Checkpoint", "GeneralizedCP", "History", "KruskalTensor", "LabelledTensor"),
-        *("NonnegativeCP", "PoissonCP", "PolyadError", "QMF", "SimilarityCP", "Status"),
-        *("StochasticCP", "SupervisedCP", "WassersteinCP", "__version__", "cp", "datasets"),
+        *("NonnegativeCP", "PoissonCP", "PolyadError", "QMF", "QMFQ", "SimilarityCP"),
+        *(
+            "Status",
+            "StochasticCP",
+            "SupervisedCP",
+            "WassersteinCP",
+            "__version__",
+            "cp",
+            "datasets",
+        ),
         *("exceptions", "factor_match_score", "fitting", "io", "load", "metrics", "quantile"),
         *("report", "selection", "soft", "tensor", "transport", "wasserstein"),
         "wasserstein_distance",
@@ -221,7 +229,8 @@ PUBLIC = {
         *("FeatureEvaluation", "core_consistency", "evaluate_features", "explained_variation"),
         *("factor_match_score", "poisson_deviance", "relative_error"),
     ],
-    "polyad.quantile": ["QMF"],
+    "polyad.quantile": ["QMF", "QMFQ"],
+    "polyad.quantile.projected": ["QMFQ"],
     "polyad.report": ["plot_components", "write_report"],
     "polyad.selection": ["RankSelection", "select_rank"],
     "polyad.soft": [

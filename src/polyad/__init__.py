@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
-    from polyad.quantile import QMF
+    from polyad.quantile import QMF, QMFQ
     from polyad.tensor import KruskalTensor, LabelledTensor, factor_match_score
     from polyad.transport import wasserstein_distance
     from polyad.wasserstein import WassersteinCP
@@ -60,6 +60,7 @@ _HOMES = {
     "PoissonCP": "polyad.cp",
     "PolyadError": "polyad.exceptions",
     "QMF": "polyad.quantile",
+    "QMFQ": "polyad.quantile",
     "SimilarityCP": "polyad.cp",
     "Status": "polyad.exceptions",
     "StochasticCP": "polyad.cp",
@@ -77,6 +78,7 @@ _MODULES = (
 __all__ = [
     "CP",
     "QMF",
+    "QMFQ",
     "Checkpoint",
     "GeneralizedCP",
     "History",

@@ -55,6 +55,7 @@ def test_the_settings_of_the_paper_reach_the_known_numbers():
     model = QMF(
         8,
         n_quantiles=8,
+        init="random",
         learning_rate=0.01,
         penalty=0.01 / unit,
         random_state=0,

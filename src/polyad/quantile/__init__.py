@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from polyad.quantile.estimator import QMF
+from polyad.quantile.projected.estimator import QMFQ
 
-__all__ = ["QMF"]
+__all__ = ["QMF", "QMFQ"]

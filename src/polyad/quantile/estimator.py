@@ -6,7 +6,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyad.exceptions import InvalidInputError
 from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily
@@ -24,6 +24,7 @@ from polyad.quantile.parameters import (
 )
 from polyad.quantile.rows import HeldModel, solve_scores
 from polyad.quantile.solver import AdamSolver, LowMemorySolver, QuantileSolver
+from polyad.quantile.start import normalized_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,8 +85,12 @@ class QMF(QuantileFamily):
     batch_size : int, default=None
         For Adam: update after each batch of so many features. An iteration visits all features
         once. By default they are all one batch.
+    init : {'normalized', 'random'}, default='normalized'
+        Where to start: at factors of the data after all features got the same distribution, found
+        by multiplicative updates (by a singular value decomposition if factors may be negative); or
+        at random factors and equally spaced quantiles, as the paper does.
     n_init : int, default=1
-        How often to fit from random starts; the fit with the lowest objective is kept.
+        How often to fit from different seeds; the fit with the lowest objective is kept.
     max_iter : int, default=1000
         The largest number of iterations.
     tol : float, default=1e-3
@@ -184,6 +189,7 @@ class QMF(QuantileFamily):
         **COMMON_CONSTRAINTS,
         "nonnegative": ["boolean"],
         "penalty": [Interval(Real, 0, None, closed="left")],
+        "init": [StrOptions({"normalized", "random"})],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
     }
 
@@ -199,6 +205,7 @@ class QMF(QuantileFamily):
         solver: str = "adam",
         learning_rate: float = 0.05,
         batch_size: int | None = None,
+        init: str = "normalized",
         n_init: int = 1,
         max_iter: int = 1000,
         tol: float = 1e-3,
@@ -219,6 +226,7 @@ class QMF(QuantileFamily):
         self.solver = solver
         self.learning_rate = learning_rate
         self.batch_size = batch_size
+        self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
@@ -248,9 +256,13 @@ class QMF(QuantileFamily):
 
     def _first_parameters(self, table: FeatureTable, seed: int) -> list[Table]:
         sizes = int(self.n_components), int(self.n_quantiles)
-        return list(
-            random_parameters(table.shape, *sizes, nonnegative=bool(self.nonnegative), seed=seed)
+        nonnegative = bool(self.nonnegative)
+        if self.init == "random":
+            return list(random_parameters(table.shape, *sizes, nonnegative=nonnegative, seed=seed))
+        start = normalized_start(
+            *(table, *sizes), nonnegative=nonnegative, epsilon=float(self.epsilon), seed=seed
         )
+        return list(start)
 
     def _earlier_parameters(self) -> list[Table]:
         held = self._held()
@@ -308,5 +320,6 @@ class QMF(QuantileFamily):
         return {
             "nonnegative": bool(self.nonnegative),
             "penalty": float(self.penalty),
+            "init": self.init,
             "batch_size": None if self.batch_size is None else int(self.batch_size),
         }

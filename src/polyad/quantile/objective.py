@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Index = NDArray[np.int64]
 
 # The error of the sums of a plan: derivatives are as wrong as that.
-_TOL = 1e-8
+TRANSPORT_TOL = 1e-8
 # Numbers of a plan that one block works through, and the most features of a block.
 _BLOCK = 1 << 18
 _MOST_ROWS = 64
@@ -114,12 +114,17 @@ class QuantileObjective:
     def __init__(self, table: FeatureTable, settings: Settings, n_quantiles: int) -> None:
         self.table = table
         self.settings = settings
-        self.targets = np.linspace(0.0, 1.0, n_quantiles)[None]
+        self.n_quantiles = n_quantiles
 
     @property
     def n_features(self) -> int:
         """The number of features."""
         return self.table.shape[0]
+
+    @property
+    def unit(self) -> float:
+        """The mean divergence from a model that knows the means of the features only."""
+        return self.table.unit
 
     def evaluate(
         self,
@@ -147,13 +152,82 @@ class QuantileObjective:
         start = potentials[0] if len(potentials) else None
         run = _Run(self, given, start, rows, with_gradient=with_gradient)
         d = given.loadings.shape[0]
-        run_blocks(run.block, row_blocks(d, self.table.shape[1], self.targets.shape[1]))
+        run_blocks(run.block, row_blocks(d, self.table.shape[1], self.n_quantiles))
         n_observed = self.table.n_observed * d / self.table.shape[0]
         mean = float(run.totals.sum()) / n_observed
         penalty = self.settings.penalty * self.table.unit
         squares = sum(float(np.mean(free**2)) for free in (given.loadings, given.scores))
         gradient = run.gradient(n_observed, penalty) if with_gradient else []
         return Evaluation(mean + 0.5 * penalty * squares, mean, gradient, [run.potentials])
+
+
+@dataclass(frozen=True)
+class Inflated:
+    """The divergence of some features from the transforms of their products.
+
+    Attributes
+    ----------
+    total : float
+        Its sum over all observed entries.
+    potentials : ndarray of shape (rows, m)
+        Of the transports.
+    gradient : tuple of ndarray
+        With respect to products (rows, n), gaps (rows, m - 1) and logits (rows, m); empty if it was
+        not asked for.
+    """
+
+    total: float
+    potentials: Table
+    gradient: tuple[Table, ...]
+
+
+def inflate(
+    table: FeatureTable,
+    rows: slice | Index,
+    epsilon: float,
+    *,
+    product: Table,
+    numbers: tuple[Table, Table],
+    start: Table | None,
+    with_gradient: bool,
+) -> Inflated:
+    """Compare some features with the soft quantile normalization of their products.
+
+    Parameters
+    ----------
+    table : FeatureTable
+        The data.
+    rows : slice or ndarray of int
+        Which features.
+    epsilon : float
+        Strength of the entropy of the transports.
+    product : ndarray of shape (rows, n)
+        What is transformed.
+    numbers : tuple of ndarray of shapes (rows, m - 1) and (rows, m)
+        Gaps of the quantiles, and logits of their weights.
+    start : ndarray of shape (rows, m), optional
+        Potentials that the transports start from.
+    with_gradient : bool
+        Whether the gradient is wanted too.
+    """
+    gaps, logits = numbers
+    shares = table.shares if len(table.shares) == 1 else table.shares[rows]
+    low, high = table.low[rows], table.high[rows]
+    weights = softmax(logits)
+    quantiles, parts = pinned_quantiles(gaps, low, high)
+    squashed = squash(product, shares)
+    targets = np.linspace(0.0, 1.0, logits.shape[1])[None]
+    transport = RowTransport(squashed.values, targets, shares, weights, epsilon=epsilon)
+    potentials = transport.solve(start=start, tol=TRANSPORT_TOL).potentials
+    model = transport.average_targets(potentials, quantiles)
+    total = table.divergence_sum(model, rows)
+    if not with_gradient:
+        return Inflated(total, potentials, ())
+    slope = table.divergence_slope(model, rows)
+    pulled = transport.pull_targets(potentials, quantiles, slope)
+    by_product, _ = squashed.pull(shares, pulled.x)
+    by_gaps = pull_pinned(parts, low, high, pulled.numbers)
+    return Inflated(total, potentials, (by_product, by_gaps, pull_softmax(weights, pulled.b)))
 
 
 class _Run:
@@ -168,7 +242,7 @@ class _Run:
         *,
         with_gradient: bool,
     ) -> None:
-        self.objective, self.table = objective, objective.table
+        self.objective = objective
         self.given, self.rows, self.start = parameters, rows, potentials
         self.nonnegative = objective.settings.nonnegative
         self.loadings = factor(parameters.loadings, nonnegative=self.nonnegative)
@@ -187,31 +261,18 @@ class _Run:
         """Fill everything that belongs to a block of features."""
         part = slice(first, last)
         own = part if self.rows is None else self.rows[part]
-        table, shares = self.table, self.table.shares
-        shares = shares if len(shares) == 1 else shares[own]
-        low, high = table.low[own], table.high[own]
-        weights = softmax(self.given.logits[part])
-        quantiles, gaps = pinned_quantiles(self.given.gaps[part], low, high)
-        squashed = squash(self.loadings[part] @ self.scores, shares)
-        transport = RowTransport(
-            *(squashed.values, self.objective.targets, shares, weights),
-            epsilon=self.objective.settings.epsilon,
+        found = inflate(
+            *(self.objective.table, own, self.objective.settings.epsilon),
+            product=self.loadings[part] @ self.scores,
+            numbers=(self.given.gaps[part], self.given.logits[part]),
+            start=None if self.start is None else self.start[part],
+            with_gradient=self.with_gradient,
         )
-        start = None if self.start is None else self.start[part]
-        potentials = transport.solve(start=start, tol=_TOL).potentials
-        self.potentials[part] = potentials
-        model = transport.average_targets(potentials, quantiles)
-        self.totals[first] = table.divergence_sum(model, own)
-        if not self.with_gradient:
-            return
-        slope = table.divergence_slope(model, own)
-        pulled = transport.pull_targets(potentials, quantiles, slope)
-        by_product, _ = squashed.pull(shares, pulled.x)
-        self.products[part] = by_product
-        by_loadings, by_gaps, by_logits = self.parts
-        by_loadings[part] = by_product @ self.scores.T
-        by_gaps[part] = pull_pinned(gaps, low, high, pulled.numbers)
-        by_logits[part] = pull_softmax(weights, pulled.b)
+        self.potentials[part], self.totals[first] = found.potentials, found.total
+        if self.with_gradient:
+            by_loadings, by_gaps, by_logits = self.parts
+            self.products[part], by_gaps[part], by_logits[part] = found.gradient
+            by_loadings[part] = found.gradient[0] @ self.scores.T
 
     def gradient(self, n_observed: float, penalty: float) -> list[Table]:
         """Return the gradient of the objective."""

@@ -1,7 +1,7 @@
 r"""Gradient methods for quantile matrix factorization.
 
 Problem
-    See ``objective`` (QMF) and ``projected`` (QMFQ): a smooth function without bounds of the free
+    See ``objective`` (QMF) and ``deflation`` (QMFQ): a smooth function without bounds of the free
     numbers of factors, quantiles and weights.
 Update
     Adam with exact gradients, of all features or of one batch of them after another; or
@@ -60,6 +60,8 @@ _LEAST_RATE = 1e-3
 # Adam divides by the root of the second moment plus this part of the largest of the array.
 _TINY = 1e-10
 _MEMORY = 30
+# Objectives below this part of that of a constant model are rounding.
+_ROUNDING = 1e-14
 
 
 class Objective(Protocol):
@@ -70,6 +72,11 @@ class Objective(Protocol):
     @property
     def n_features(self) -> int:
         """How many rows the parameters have that belong to features."""
+        ...
+
+    @property
+    def unit(self) -> float:
+        """The objective of a model that knows next to nothing."""
         ...
 
     def evaluate(
@@ -150,6 +157,7 @@ class AdamSolver(QuantileSolver[AdamState]):
         batch_size: int | None = None,
     ) -> None:
         self.objective_function = objective
+        self.floor = _ROUNDING * objective.unit
         self.name = name  # type: ignore[misc]
         self.learning_rate = learning_rate
         whole = batch_size is None or batch_size >= objective.n_features
@@ -301,6 +309,7 @@ class LowMemorySolver(QuantileSolver[LowMemoryState]):
 
     def __init__(self, objective: Objective, name: str) -> None:
         self.objective_function = objective
+        self.floor = _ROUNDING * objective.unit
         self.name = name  # type: ignore[misc]
 
     def init(self, parameters: Sequence[Table], seed: int) -> LowMemoryState:
