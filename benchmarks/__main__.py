@@ -67,7 +67,7 @@ def compare(case: str) -> None:
         note = "  (others used the machine)" if disturbed[library] > 0.5 else ""
         error = errors.get(library)
         fit = f"   squared error {error / errors['polyad']:.4f}" if error else ""
-        if case.startswith("transport"):
+        if case.startswith(("transport", "soft")):
             fit = f"   relative error {error:.1e}" if error is not None else ""
         print(f"  {library:<32}{value / own:8.2f}x   rounds {spread}{fit}{note}")
     print(f"  polyad itself: {1000 * own:.1f} ms")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks import swift, transport
+from benchmarks import soft, swift, transport
 
 Run = Callable[[int], object]
 DENSE_SIDE = 250
@@ -312,6 +312,16 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
         )
         for size, n, nonzeros in transport.SHAPES
         for dtype in (np.float64, np.float32)
+    },
+    **{
+        soft.title(*operation, with_gradient=with_gradient): (
+            partial(soft.problem, *operation, with_gradient=with_gradient),
+            operation[0][2],
+            4,
+            soft.LIBRARIES,
+        )
+        for operation in soft.OPERATIONS
+        for with_gradient in (False, True)
     },
     "SWIFT 1000x100x100, 100k nonzeros, R=40": (
         partial(swift.problem, (1000, 100, 100), 100_000),

@@ -12,6 +12,7 @@ import numpy as np
 
 from benchmarks.cases import CASES
 from benchmarks.quiet import per_iteration
+from benchmarks.soft import SoftProblem
 from benchmarks.transport import SHARE, TransportProblem
 from polyad.tensor.kruskal import as_kruskal
 
@@ -29,7 +30,7 @@ def is_slow(case: str, library: str) -> int:
     """Return a smaller number of iterations where each takes seconds: they are as precise."""
     if library == "pyttb" and case.startswith("sparse"):
         return 2
-    return 1 if case.startswith(("transport", "SWIFT")) and "polyad" not in library else 0
+    return 1 if case.startswith(("transport", "SWIFT", "soft")) and "polyad" not in library else 0
 
 
 def main(case: str, library: str, repeats: int) -> None:
@@ -42,6 +43,9 @@ def main(case: str, library: str, repeats: int) -> None:
         if isinstance(data, TransportProblem):
             error = data.error_of(run(1))
             seconds *= len(data.rows) / SHARE.get(library, len(data.rows))
+        elif isinstance(data, SoftProblem):
+            error = data.error_of(run(1))
+            seconds *= data.share(library)
         else:
             error = squared_error(data, run(2 * n_iter))
     print("result " + json.dumps({"seconds": seconds, "disturbed": disturbed, "error": error}))

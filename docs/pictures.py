@@ -15,6 +15,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from polyad.soft import soft_rank, soft_sort, vjp
 from polyad.transport import FibreTransport, SparseFibres
 
 
@@ -49,10 +50,35 @@ def transport_parameters(folder: Path) -> None:
     plt.close(figure)
 
 
+def soft_epsilon(folder: Path) -> None:
+    """Draw what ``epsilon`` does to a rank, a sorted row and a derivative, as one value moves."""
+    others = np.array([0.25, 0.5, 0.75])
+    moving = np.linspace(0.0, 1.0, 201)
+    rows = np.column_stack([moving, np.tile(others, (moving.size, 1))])
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), layout="tight")
+    colours = ("tab:blue", "tab:orange", "tab:green")
+    for epsilon, colour in zip((1e-3, 1e-2, 1e-1), colours, strict=True):
+        same = {"epsilon": epsilon, "squash": False}
+        ranks, pullback = vjp(soft_rank, rows, **same)
+        gradient = np.zeros_like(ranks)
+        gradient[:, 0] = 1.0
+        axes[0].plot(moving, ranks[:, 0], color=colour, label=f"epsilon={epsilon}")
+        axes[1].plot(moving, soft_sort(rows, **same), color=colour)
+        axes[2].plot(moving, pullback(gradient).x[:, 0], color=colour)
+    axes[0].legend(fontsize=8)
+    titles = ("its rank", "the sorted row", "derivative of its rank")
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set_title(title, fontsize=9)
+        axis.set_xlabel("the moving value")
+    figure.savefig(folder / "soft_epsilon.svg")
+    plt.close(figure)
+
+
 def main(folder: Path) -> None:
     """Draw all pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     transport_parameters(folder)
+    soft_epsilon(folder)
 
 
 if __name__ == "__main__":
