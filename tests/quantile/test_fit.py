@@ -26,7 +26,7 @@ def same_bits(one, other):
 @pytest.fixture(scope="module")
 def toy():
     X = planted()
-    return X, QMF(8, n_quantiles=8, random_state=0, max_iter=300, tol=0).fit(X)
+    return X, QMF(8, n_quantiles=8, random_state=0, max_iter=150, tol=0).fit(X)
 
 
 def test_the_toy_of_the_paper_is_reached(toy):
