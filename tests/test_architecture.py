@@ -17,7 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 GROUND = {"exceptions", "arrays", "compiled", "fastmath", "threads", "files", "_version"}
 FLOORS = {"tensor", "transport", "soft", "fitting"}
 MIDDLE = {"foreign", "validation", "sources", "base"}
-ROOMS = {"cp", "wasserstein"}
+ROOMS = {"cp", "quantile", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
 
@@ -189,10 +189,19 @@ def test_files_stay_readable(path):
 PUBLIC = {
     "polyad": [
         *("CP", "Checkpoint", "GeneralizedCP", "History", "KruskalTensor", "LabelledTensor"),
-        *("NonnegativeCP", "PoissonCP", "PolyadError", "SimilarityCP", "Status", "StochasticCP"),
-        *("SupervisedCP", "WassersteinCP", "__version__", "cp", "datasets", "exceptions"),
-        *("factor_match_score", "fitting", "io", "load", "metrics", "report", "selection", "soft"),
-        *("tensor", "transport", "wasserstein", "wasserstein_distance"),
+        *("NonnegativeCP", "PoissonCP", "PolyadError", "QMF", "QMFQ", "SimilarityCP"),
+        *(
+            "Status",
+            "StochasticCP",
+            "SupervisedCP",
+            "WassersteinCP",
+            "__version__",
+            "cp",
+            "datasets",
+        ),
+        *("exceptions", "factor_match_score", "fitting", "io", "load", "metrics", "quantile"),
+        *("report", "selection", "soft", "tensor", "transport", "wasserstein"),
+        "wasserstein_distance",
     ],
     "polyad.cp": [
         *("CP", "GeneralizedCP", "NonnegativeCP", "PoissonCP", "SimilarityCP", "StochasticCP"),
@@ -221,6 +230,8 @@ PUBLIC = {
         *("FeatureEvaluation", "core_consistency", "evaluate_features", "explained_variation"),
         *("factor_match_score", "poisson_deviance", "relative_error"),
     ],
+    "polyad.quantile": ["QMF", "QMFQ"],
+    "polyad.quantile.projected": ["QMFQ"],
     "polyad.report": ["plot_components", "write_report"],
     "polyad.selection": ["RankSelection", "select_rank"],
     "polyad.soft": [

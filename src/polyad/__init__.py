@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         fitting,
         io,
         metrics,
+        quantile,
         report,
         selection,
         soft,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
+    from polyad.quantile import QMF, QMFQ
     from polyad.tensor import KruskalTensor, LabelledTensor, factor_match_score
     from polyad.transport import wasserstein_distance
     from polyad.wasserstein import WassersteinCP
@@ -57,6 +59,8 @@ _HOMES = {
     "NonnegativeCP": "polyad.cp",
     "PoissonCP": "polyad.cp",
     "PolyadError": "polyad.exceptions",
+    "QMF": "polyad.quantile",
+    "QMFQ": "polyad.quantile",
     "SimilarityCP": "polyad.cp",
     "Status": "polyad.exceptions",
     "StochasticCP": "polyad.cp",
@@ -67,12 +71,14 @@ _HOMES = {
     "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
-    *("cp", "datasets", "exceptions", "fitting", "io", "metrics", "report", "selection", "soft"),
-    *("tensor", "transport", "wasserstein"),
+    *("cp", "datasets", "exceptions", "fitting", "io", "metrics", "quantile", "report"),
+    *("selection", "soft", "tensor", "transport", "wasserstein"),
 )
 
 __all__ = [
     "CP",
+    "QMF",
+    "QMFQ",
     "Checkpoint",
     "GeneralizedCP",
     "History",
@@ -95,6 +101,7 @@ __all__ = [
     "io",
     "load",
     "metrics",
+    "quantile",
     "report",
     "selection",
     "soft",

@@ -167,7 +167,17 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         _check_feature_names(self, X if len(given.shape) == 2 else None, reset=reset)
 
     # The loss of single entries, for the choice of the rank. Methods whose loss is not the squared
-    # error override both.
+    # error override the next two.
+
+    def _entry_values(self, coords: np.ndarray) -> np.ndarray:
+        """Return what the model says of some entries of the data it was fitted to.
+
+        Parameters
+        ----------
+        coords : array of int of shape (n_modes, n)
+            Where they are.
+        """
+        return self.kruskal_.values_at(coords).astype(np.float64)
 
     def _entry_loss(self, values: np.ndarray, expected: np.ndarray) -> np.ndarray:
         """Return the loss of each of some entries for what the fitted model says of them.
@@ -177,7 +187,7 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         values : array of float64 of shape (n,)
             Entries of the data.
         expected : array of float64 of shape (n,)
-            The entries of ``kruskal_`` at the same places.
+            What ``_entry_values`` says of them.
         """
         squares: np.ndarray = (values - expected) ** 2
         return squares
@@ -193,7 +203,7 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Parameters
         ----------
         expected : array of float64 of shape (n,)
-            Entries of ``kruskal_``.
+            Of ``_entry_values``.
         """
         return expected
 

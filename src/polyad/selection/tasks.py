@@ -143,7 +143,7 @@ def _run_heldout(task: Task, plan: Plan) -> Outcome:
         model = _fit_around(task, plan, hidden)
     else:
         model = _fit(task, plan, hidden.train, plan.y)
-    expected = model.kruskal_.values_at(hidden.coords).astype(np.float64)
+    expected = model._entry_values(hidden.coords)
     losses = model._entry_loss(hidden.values.astype(np.float64), expected)
     return Outcome(task, loss=float(losses @ hidden.weights), ending=_ending(model))
 
@@ -163,7 +163,7 @@ def _fit_around(task: Task, plan: Plan, hidden: Holdout) -> TensorEstimator:
     for _ in range(_MOST_ROUNDS):
         model = _fit(task, plan, hidden.filled(expected), plan.y, **changes)
         before = expected
-        expected = model._entry_fill(model.kruskal_.values_at(hidden.coords).astype(np.float64))
+        expected = model._entry_fill(model._entry_values(hidden.coords))
         if np.linalg.norm(expected - before) <= _SETTLED * np.linalg.norm(expected):
             break
         changes = {"init": model.kruskal_}

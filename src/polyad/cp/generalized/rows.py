@@ -15,7 +15,6 @@ import numpy as np
 
 from polyad.arrays import to_numpy
 from polyad.cp.generalized.cells import even_parts
-from polyad.cp.generalized.newton import Rules, minimize_rows
 from polyad.cp.generalized.objective import ObservedProblem, ZerosProblem
 from polyad.cp.generalized.samples import (
     Basis,
@@ -25,6 +24,7 @@ from polyad.cp.generalized.samples import (
     ZeroTerm,
     zero_term,
 )
+from polyad.fitting.row_newton import Rules, minimize_rows
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product
 from polyad.threads import run_blocks

@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 
 from polyad.cp.generalized.discrete import PoissonLoss
 from polyad.cp.generalized.losses import GaussianLoss
-from polyad.cp.generalized.newton import Rows, RowSource
+from polyad.fitting.row_newton import Rows, RowSource
 from polyad.tensor.products import gram_product, khatri_rao
 
 if TYPE_CHECKING:

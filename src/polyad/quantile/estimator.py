@@ -1,0 +1,325 @@
+"""QMF: the scikit-learn surface of quantile matrix factorization."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from polyad.exceptions import InvalidInputError
+from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily
+from polyad.quantile.maps import learned_maps
+from polyad.quantile.objective import QuantileObjective, Settings
+from polyad.quantile.parameters import (
+    Parameters,
+    factor,
+    free_numbers,
+    pinned_quantiles,
+    random_parameters,
+    softmax,
+    to_gaps,
+    to_logits,
+)
+from polyad.quantile.rows import HeldModel, solve_scores
+from polyad.quantile.solver import AdamSolver, LowMemorySolver, QuantileSolver
+from polyad.quantile.start import normalized_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from polyad.arrays import Array
+    from polyad.fitting import Iteration
+    from polyad.quantile.features import FeatureTable
+
+    Table = NDArray[np.float64]
+
+
+class QMF(QuantileFamily):
+    r"""Quantile matrix factorization: low rank up to an increasing transform of each feature.
+
+    Minimises
+
+    .. math:: \frac1N \sum_{ij} \Delta\big(x_{ij},\, T_j(v_i \cdot u_j)\big)
+
+    over the observed entries of a matrix, where :math:`v_i` are the scores of sample ``i``,
+    :math:`u_j` the loadings of feature ``j``, and :math:`T_j` an increasing function that is
+    learned with them: a soft quantile normalization, which gives the products of a feature the
+    distribution with the quantiles ``quantiles_`` and the weights ``quantile_weights_``. The
+    quantiles reach from the lowest entry of a feature to its highest.
+
+    Use it for features whose units and scales have nothing to do with each other, or whose scale is
+    not known to be the right one for sums of components: expression levels, intensities,
+    concentrations, prices.
+
+    The paper has the features in rows and the samples in columns; here, as everywhere in
+    scikit-learn, samples are rows: ``QMF().fit(X)`` is the paper's factorization of ``X.T``,
+    ``factors_[1]`` its ``U`` and ``factors_[0]`` the transpose of its ``V``.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        The rank: the number of components.
+    n_quantiles : int, default=16
+        The number of quantiles of each feature.
+    epsilon : float, default=1e-2
+        How soft the quantile normalization is. Products are squashed to (0, 1) first, so that it
+        has no unit.
+    nonnegative : bool, default=True
+        Whether scores and loadings are kept from being negative.
+    divergence : {'kl', 'frobenius'} or object, default='kl'
+        How entries and model are compared: the generalised Kullback-Leibler divergence, for data
+        that is not negative; half the squared difference; or an object with ``value(x, y)`` and
+        ``derivative(x, y)``, the latter with respect to the model ``y``, both entry by entry.
+    penalty : float, default=1e-3
+        The weight of the squares of the free numbers of the factors (their logarithms if they are
+        not negative), relative to the divergence of a model that knows the mean of each feature
+        only.
+    solver : {'adam', 'lbfgs'}, default='adam'
+        Adam, or limited-memory BFGS. Both use exact gradients.
+    learning_rate : float, default=0.05
+        The first size of the updates of Adam. It is halved when the objective stops falling.
+    batch_size : int, default=None
+        For Adam: update after each batch of so many features. An iteration visits all features
+        once. By default they are all one batch.
+    init : {'normalized', 'random'}, default='normalized'
+        Where to start: at factors of the data after all features got the same distribution, found
+        by multiplicative updates (by a singular value decomposition if factors may be negative); or
+        at random factors and equally spaced quantiles, as the paper does.
+    n_init : int, default=1
+        How often to fit from different seeds; the fit with the lowest objective is kept.
+    max_iter : int, default=1000
+        The largest number of iterations.
+    tol : float, default=1e-3
+        Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
+        before by less than this part of it. Zero always does ``max_iter`` iterations.
+    time_budget : float, default=None
+        Stop after this many seconds, over all restarts.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the start and the order of batches.
+    n_jobs : int, default=None
+        The number of threads; None or -1 uses all. Results do not depend on it.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the model of the fit before.
+    checkpoint : path or Checkpoint, default=None
+        Where the running fit is saved. If the file exists and belongs to the same data and
+        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
+    callbacks : sequence of callable, default=None
+        Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
+        True stops the fit.
+    verbose : int, default=0
+        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
+
+    Attributes
+    ----------
+    components_ : array of shape (n_components, n_features)
+        The loadings of the features, before their transforms. The scale of a column has no meaning:
+        it is undone by the transform.
+    weights_ : array of shape (n_components,)
+        The size of each component, decreasing.
+    factors_ : list of two arrays
+        Of shapes (n_samples, n_components) and (n_features, n_components), with columns of length
+        one.
+    quantiles_ : array of shape (n_features, n_quantiles)
+        Increasing, from the lowest entry of each feature to its highest.
+    quantile_weights_ : array of shape (n_features, n_quantiles)
+        Positive; each row sums to one.
+    potentials_ : array of shape (n_features, n_quantiles)
+        Of the transports, which make the transforms functions that new samples can go through.
+    reconstruction_err_ : float
+        The mean divergence of the data from its reconstruction.
+    objective_ : float
+        The best objective of the iterations, with the penalty. The scores of the samples are then
+        solved for exactly.
+    labels_ : list of (array or None)
+        The labels of samples and features.
+    modes_ : tuple of str or None
+        The names of the modes.
+    history_ : History
+        The objective and the time at each iteration; ``divergence``, its part without the penalty;
+        ``learning_rate``, or ``evaluations`` for L-BFGS.
+    n_iter_ : int
+        The number of iterations.
+    status_ : Status
+        How the fit ended.
+    n_samples_seen_ : int
+        The number of samples of ``fit``.
+
+    Notes
+    -----
+    **Cost.** An iteration takes about two Newton steps for the transport of each feature, and one
+    pass for the derivative: O(n_samples · n_quantiles²) for each feature. No transport plan is
+    kept.
+
+    **Missing entries** have no part in the loss, nor in the transform of their feature.
+
+    **New samples.** The transform of a feature is learned on the samples of the fit, and held for
+    new ones; with loadings and transforms held, the best scores of each sample are found by
+    Newton's method, also at the end of ``fit``. The problem is not convex: ``fit(X).transform(X)``
+    equals ``fit_transform(X)`` up to its tolerance, unless the scores of another sample fit a
+    sample better.
+
+    References
+    ----------
+    M. Cuturi, O. Teboul, J. Niles-Weed, J.-P. Vert, "Supervised Quantile Normalization for Low Rank
+    Matrix Factorization", International Conference on Machine Learning (2020).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad import QMF
+    >>> rng = np.random.default_rng(0)
+    >>> W = rng.gamma(1.0, size=(40, 2)) @ rng.gamma(1.0, size=(2, 12))
+    >>> X = W ** rng.uniform(0.5, 4.0, size=12)  # low rank up to a power of each feature
+    >>> model = QMF(2, random_state=0).fit(X)
+    >>> model.transform(X[:3]).shape
+    (3, 2)
+    >>> bool(model.reconstruction_err_ < 0.1 * X.mean())
+    True
+    """
+
+    # The lengths that the columns of the loadings had in the fit, which the penalty acts on, and
+    # the weight of the penalty of a sample.
+    _lengths: Array
+    _ridge: float
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **COMMON_CONSTRAINTS,
+        "nonnegative": ["boolean"],
+        "penalty": [Interval(Real, 0, None, closed="left")],
+        "init": [StrOptions({"normalized", "random"})],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        n_quantiles: int = 16,
+        epsilon: float = 1e-2,
+        nonnegative: bool = True,
+        divergence: Any = "kl",
+        penalty: float = 1e-3,
+        solver: str = "adam",
+        learning_rate: float = 0.05,
+        batch_size: int | None = None,
+        init: str = "normalized",
+        n_init: int = 1,
+        max_iter: int = 1000,
+        tol: float = 1e-3,
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+        warm_start: bool = False,
+        checkpoint: Any = None,
+        callbacks: Sequence[Callable[[Iteration], object]] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.n_quantiles = n_quantiles
+        self.epsilon = epsilon
+        self.nonnegative = nonnegative
+        self.divergence = divergence
+        self.penalty = penalty
+        self.solver = solver
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def _solver(self, table: FeatureTable) -> QuantileSolver[Any]:
+        settings = Settings(float(self.epsilon), bool(self.nonnegative), float(self.penalty))
+        objective = QuantileObjective(table, settings, int(self.n_quantiles))
+        if self.solver == "adam":
+            size = None if self.batch_size is None else int(self.batch_size)
+            return AdamSolver(
+                objective, "QMF", learning_rate=float(self.learning_rate), batch_size=size
+            )
+        if self.batch_size is not None:
+            message = (
+                f"batch_size={self.batch_size} is for solver='adam': solver='lbfgs' needs the "
+                "gradient of all features. Use batch_size=None."
+            )
+            raise InvalidInputError(message)
+        return LowMemorySolver(objective, "QMF")
+
+    def _first_parameters(self, table: FeatureTable, seed: int) -> list[Table]:
+        sizes = int(self.n_components), int(self.n_quantiles)
+        nonnegative = bool(self.nonnegative)
+        if self.init == "random":
+            return list(random_parameters(table.shape, *sizes, nonnegative=nonnegative, seed=seed))
+        start = normalized_start(
+            *(table, *sizes), nonnegative=nonnegative, epsilon=float(self.epsilon), seed=seed
+        )
+        return list(start)
+
+    def _earlier_parameters(self) -> list[Table]:
+        held = self._held()
+        nonnegative = bool(self.nonnegative)
+        return [
+            free_numbers(held.loadings, nonnegative=nonnegative),
+            free_numbers(held.known, nonnegative=nonnegative).T.copy(),
+            to_gaps(np.asarray(self.quantiles_, dtype=np.float64)),
+            to_logits(np.asarray(self.quantile_weights_, dtype=np.float64)),
+        ]
+
+    def _keep(
+        self, table: FeatureTable, parameters: list[Table], potentials: list[Table]
+    ) -> tuple[Table, Table]:
+        given, nonnegative = Parameters(*parameters), bool(self.nonnegative)
+        loadings = factor(given.loadings, nonnegative=nonnegative)
+        scores = factor(given.scores, nonnegative=nonnegative).T
+        quantiles, _ = pinned_quantiles(given.gaps, table.low, table.high)
+        maps = learned_maps(
+            *(loadings @ scores.T, table.shares),
+            potentials=potentials[0],
+            weights=softmax(given.logits),
+            quantiles=quantiles,
+            epsilon=float(self.epsilon),
+        )
+        self.quantiles_, self.quantile_weights_ = maps.quantiles, maps.weights
+        self.potentials_ = maps.potentials
+        self._centres, self._rates = maps.centres, maps.rates
+        per_sample = table.n_observed / table.shape[1]
+        self._ridge = float(self.penalty) * per_sample / scores.shape[1]
+        self._lengths = np.sqrt((loadings**2).sum(axis=0))
+        held = HeldModel(maps, loadings, scores, nonnegative, self._ridge, table.unit)
+        return solve_scores(table, held), loadings
+
+    def _reorder(self, order: list[int]) -> None:
+        self._lengths = self._lengths[order]
+
+    def _scores(self, table: FeatureTable) -> Table:
+        scores: Table = solve_scores(table, self._held()) * self._lengths
+        return scores
+
+    def _held(self) -> HeldModel:
+        """Return the fitted model in the scale of the fit."""
+        known = self.factors_[0].astype(np.float64) * self.weights_ / self._lengths
+        return HeldModel(
+            self._maps(),
+            self.factors_[1].astype(np.float64) * self._lengths,
+            known,
+            bool(self.nonnegative),
+            self._ridge,
+            self._unit,
+        )
+
+    def _own_identity(self) -> dict[str, Any]:
+        return {
+            "nonnegative": bool(self.nonnegative),
+            "penalty": float(self.penalty),
+            "init": self.init,
+            "batch_size": None if self.batch_size is None else int(self.batch_size),
+        }

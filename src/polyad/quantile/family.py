@@ -1,0 +1,502 @@
+"""What the quantile factorizations share: fit, restarts, checkpoints, scores, learned transforms.
+
+A member says what is minimised and what a result is made of. Everything else is here, without
+mathematics.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import _fit_context
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from polyad.arrays import to_numpy
+from polyad.base import TensorEstimator
+from polyad.exceptions import InvalidInputError, InvalidTypeError, Status
+from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
+from polyad.fitting.driver import FitError, read_callbacks
+from polyad.quantile.divergence import needs_positive, read_divergence
+from polyad.quantile.features import FeatureTable, entry_guard, feature_table, sample_table
+from polyad.quantile.maps import FeatureMaps
+from polyad.quantile.tables import quantile_frame, transform_frame
+from polyad.tensor.alignment import normalize_components, weight_order
+from polyad.tensor.kruskal import KruskalTensor
+from polyad.threads import thread_limit
+from polyad.validation import first_position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from polyad.arrays import Array
+    from polyad.quantile.solver import QuantileSolver
+    from polyad.validation import TensorInput
+
+    Table = NDArray[np.float64]
+
+#: The constraints of the parameters that every member has.
+COMMON_CONSTRAINTS: dict[str, list[Any]] = {
+    "n_components": [Interval(Integral, 1, None, closed="left")],
+    "n_quantiles": [Interval(Integral, 2, None, closed="left")],
+    "epsilon": [Interval(Real, 0, None, closed="neither")],
+    "divergence": [object],
+    "solver": [StrOptions({"adam", "lbfgs"})],
+    "learning_rate": [Interval(Real, 0, None, closed="neither")],
+    "n_init": [Interval(Integral, 1, None, closed="left")],
+    "max_iter": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0, None, closed="left")],
+    "time_budget": [Interval(Real, 0, None, closed="neither"), None],
+    "random_state": ["random_state"],
+    "n_jobs": [Integral, None],
+    "warm_start": ["boolean"],
+    "checkpoint": [object],
+    "callbacks": ["array-like", callable, None],
+    "verbose": ["verbose"],
+}
+
+
+class QuantileFamily(TensorEstimator):
+    """Base of the quantile factorizations."""
+
+    _accepts_nan: ClassVar[bool] = True
+    _score_name: ClassVar[str] = "negative mean divergence"
+
+    quantiles_: Array
+    quantile_weights_: Array
+    potentials_: Array
+    reconstruction_err_: float
+    # Products are standardised with these before they are squashed.
+    _centres: Array
+    _rates: Array
+    # What is added to the entries of a feature before logarithms are taken, and the divergence of
+    # a model that knows the means of the features only.
+    _guard: Array
+    _unit: float
+
+    if TYPE_CHECKING:  # the parameters that every member has
+        n_components: int
+        n_quantiles: int
+        epsilon: float
+        divergence: Any
+        solver: str
+        learning_rate: float
+        n_init: int
+        max_iter: int
+        tol: float
+        time_budget: float | None
+        random_state: int | np.random.RandomState | None
+        n_jobs: int | None
+        warm_start: bool
+        checkpoint: Any
+        callbacks: Sequence[Callable[[Iteration], object]] | None
+        verbose: int
+
+    @abstractmethod
+    def _solver(self, table: FeatureTable) -> QuantileSolver[Any]:
+        """Make the solver of some data."""
+
+    @abstractmethod
+    def _first_parameters(self, table: FeatureTable, seed: int) -> list[Table]:
+        """Return the parameters that a fit starts from."""
+
+    @abstractmethod
+    def _earlier_parameters(self) -> list[Table]:
+        """Return the parameters of the last fit, for a warm start."""
+
+    @abstractmethod
+    def _keep(
+        self, table: FeatureTable, parameters: list[Table], potentials: list[Table]
+    ) -> tuple[Table, Table]:
+        """Keep what a fit has learned; return the factors of samples and features."""
+
+    @abstractmethod
+    def _scores(self, table: FeatureTable) -> Table:
+        """Return the scores of samples (n, k), with everything else held."""
+
+    @abstractmethod
+    def _own_identity(self) -> dict[str, Any]:
+        """Return the parameters of the member that a checkpoint must agree with."""
+
+    def fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
+        """Factorize a matrix.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The data. NaN marks missing entries.
+        y : None
+            Ignored.
+        mask : array of bool of shape (n_samples, n_features), default=None
+            True where an entry was observed.
+        """
+        self._fit(X, mask)
+        self._report_ending()
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, *, mask: Any = None) -> Array:
+        """Factorize a matrix and return the features of its samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The data.
+        y : None
+            Ignored.
+        mask : array of bool of shape (n_samples, n_features), default=None
+            True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            The factor of the samples times the weights.
+        """
+        self._fit(X, mask)
+        self._report_ending()
+        return self._named(self.factors_[0] * self.weights_[None, :], self.labels_[0])
+
+    def transform(self, X: Any, *, mask: Any = None) -> Array:
+        """Return the features of new samples, with everything else held as it was learned.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            New samples. Labelled data is matched by label.
+        mask : array of bool of shape (n_samples, n_features), default=None
+            True where an entry was observed.
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            The coefficients of each sample on ``components_``.
+        """
+        given = self._validate_new(X, mask=mask)
+        with thread_limit(self.n_jobs):
+            scores = self._scores(self._new_table(given))
+        return self._named(scores.astype(self._dtype), given.labels[0])
+
+    def inverse_transform(self, X: Array) -> Array:
+        """Return the data that features stand for, in the unit of the data.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_components)
+            Features, as ``transform`` returns them.
+
+        Returns
+        -------
+        array of shape (n_samples, n_features)
+            The products of features and components, each column through the transform of its
+            feature.
+        """
+        check_is_fitted(self)
+        features = X.to_numpy() if hasattr(X, "to_numpy") else X
+        rows = np.asarray(
+            to_numpy(features) if hasattr(features, "shape") else features, dtype=float
+        )
+        n_components = int(self.weights_.shape[0])
+        if rows.ndim != 2 or rows.shape[1] != n_components:
+            message = (
+                f"The features have the shape {tuple(rows.shape)}; (n_samples, {n_components}) is "
+                "needed, as transform returns them."
+            )
+            raise InvalidInputError(message)
+        if not np.isfinite(rows).all():
+            message = "The features have entries that are not finite."
+            raise InvalidInputError(message)
+        with thread_limit(self.n_jobs):
+            products = self.factors_[1].astype(np.float64) @ rows.T
+            return np.ascontiguousarray(self._maps().values(products).T, dtype=self._dtype)
+
+    def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
+        """Return minus the mean divergence of samples from their reconstruction.
+
+        Higher is better and 0 is perfect. The features of the samples are fitted to those samples.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples.
+        y : None
+            Ignored.
+        mask : array of bool of shape (n_samples, n_features), default=None
+            True where an entry was observed.
+        """
+        given = self._validate_new(X, mask=mask)
+        with thread_limit(self.n_jobs):
+            table = self._new_table(given)
+            return -self._mean_divergence(table, self._scores(table))
+
+    def transform_table(self, feature: int | str, *, n_points: int = 50) -> pd.DataFrame:
+        """Return the learned transform of a feature as a table.
+
+        Parameters
+        ----------
+        feature : int or str
+            The number or the name of the feature.
+        n_points : int, default=50
+            Rows of the table.
+
+        Returns
+        -------
+        DataFrame
+            Columns: ``before``, products of the factors over the range of the fit; ``after``, what
+            the transform makes of them, in the unit of the data; ``slope``, its derivative over its
+            mean over that range: above one, differences are inflated, below one deflated.
+        """
+        if not isinstance(n_points, Integral) or isinstance(n_points, bool) or n_points < 2:
+            message = f"n_points={n_points!r} is not a number of rows; give 2 or more."
+            raise InvalidInputError(message)
+        row = self._feature_number(feature)
+        products = self._products()[row]
+        return transform_frame(self._maps(), row, products, int(n_points))
+
+    def quantile_table(self) -> pd.DataFrame:
+        """Return the learned quantiles of all features as a table.
+
+        Returns
+        -------
+        DataFrame
+            One row per feature: its quantiles ``q0``, ``q1``, ... in the unit of the data, their
+            weights ``b0``, ``b1``, ..., and ``inflation``: the logarithm, to the base 2, of the
+            mean slope of the transform over the upper half of the samples over that of the lower
+            half. It is positive where large values were inflated, and negative where they were
+            deflated.
+        """
+        check_is_fitted(self)
+        return quantile_frame(self._maps(), self._products(), self._feature_labels())
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def _fit(self, X: Any, mask: Any) -> None:
+        read_callbacks(self.callbacks)
+        Checkpoint.of(self.checkpoint)
+        divergence = read_divergence(self.divergence)
+        given = self._validate_fit(X, mask=mask)
+        data = self._read(given, divergence)
+        self._check_sizes(given.shape)
+        with thread_limit(self.n_jobs):
+            table = feature_table(data, divergence)
+            self._warn_of_gaps(given, table)
+            solver = self._solver(table)
+            broken: FitError | None = None
+            try:
+                result = self._run(solver, table)
+            except FitError as error:
+                broken, result = error, error.result
+            self._store(table, result, data.dtype)
+        self._remember(X, given)
+        self.n_samples_seen_ = given.shape[0]
+        if broken is not None:
+            raise broken
+
+    def _read(self, given: TensorInput, divergence: Any) -> NDArray[Any]:
+        """Return the data as an array of samples and features, and refuse what is no such thing."""
+        if given.is_sparse:
+            message = (
+                f"Sparse data was given to {type(self).__name__}, whose model has a value for "
+                "every entry. Give a dense array, X.toarray(), if that fits into memory."
+            )
+            raise InvalidTypeError(message)
+        if len(given.shape) != 2:
+            message = (
+                f"X has {len(given.shape)} modes, of shape {given.shape}; {type(self).__name__} "
+                "factorizes a matrix (n_samples, n_features)."
+            )
+            raise InvalidInputError(message)
+        data = to_numpy(given.data)
+        negative = data < 0
+        if needs_positive(divergence) and negative.any():
+            message = (
+                f"Negative values in data passed to {type(self).__name__}, first at "
+                f"{first_position(given, negative)}: divergence={self.divergence!r} compares "
+                "numbers that are not negative. Use divergence='frobenius', or shift the data."
+            )
+            raise InvalidInputError(message)
+        return np.asarray(data)
+
+    def _check_sizes(self, shape: tuple[int, ...]) -> None:
+        """Refuse a rank that no matrix of this shape has, and a warm start from another one."""
+        if self.n_components > min(shape):
+            message = (
+                f"n_components={self.n_components} is too large: a matrix of n_samples={shape[0]}, "
+                f"n_features={shape[1]} has rank at most {min(shape)}. Use fewer components."
+            )
+            raise InvalidInputError(message)
+        if not (self.warm_start and hasattr(self, "factors_")):
+            return
+        earlier = tuple(len(factor) for factor in self.factors_)
+        sizes = self.weights_.shape[0], self.quantiles_.shape[1]
+        if earlier != shape or sizes != (self.n_components, self.n_quantiles):
+            message = (
+                f"warm_start=True goes on from a model of shape {earlier} with {sizes[0]} "
+                f"components and {sizes[1]} quantiles, but X has the shape {shape}, "
+                f"n_components={self.n_components} and n_quantiles={self.n_quantiles}. Use "
+                "warm_start=False."
+            )
+            raise InvalidInputError(message)
+
+    def _warn_of_gaps(self, given: TensorInput, table: FeatureTable) -> None:
+        if table.observed is None:
+            return
+        for axis, what in ((0, "sample"), (1, "feature")):
+            empty = np.flatnonzero(~table.observed.any(axis=axis))
+            if empty.size:
+                self._warn_about_data(
+                    f"nothing was observed at position {int(empty[0])} of "
+                    f"{given.mode_title(axis)}, the first such {what} of {empty.size}: it has no "
+                    "part in the fit."
+                )
+
+    def _run(self, solver: QuantileSolver[Any], table: FeatureTable) -> FitResult[Any]:
+        """Fit from each start and return the best."""
+        is_warm = self.warm_start and hasattr(self, "factors_")
+
+        def start(number: int, seed: int) -> Any:
+            warm = is_warm and number == 0
+            first = self._earlier_parameters() if warm else self._first_parameters(table, seed)
+            return solver.init(first, seed)
+
+        generator = check_random_state(self.random_state)
+        seeds = [int(seed) for seed in generator.randint(2**31 - 1, size=self.n_init)]
+        options = FitOptions(
+            max_iter=self.max_iter,
+            tol=self.tol,
+            time_budget=self.time_budget,
+            callbacks=read_callbacks(self.callbacks),
+            verbose=int(self.verbose),
+        )
+        checkpoint = Checkpoint.of(self.checkpoint)
+        resumable = None
+        if checkpoint is not None:
+            resumable = Resumable(checkpoint, self._identity(solver, table), solver.state_type)
+        return fit_best(solver, start, seeds, options, resumable=resumable)
+
+    def _identity(self, solver: QuantileSolver[Any], table: FeatureTable) -> dict[str, Any]:
+        """Return what must be the same for a checkpoint to be of the same fit."""
+        seed, divergence = self.random_state, self.divergence
+        return {
+            "method": solver.name,
+            "data": table.digest(),
+            "n_components": int(self.n_components),
+            "n_quantiles": int(self.n_quantiles),
+            "epsilon": float(self.epsilon),
+            "divergence": divergence if isinstance(divergence, str) else type(divergence).__name__,
+            "solver": self.solver,
+            "learning_rate": float(self.learning_rate),
+            "n_init": int(self.n_init),
+            # A single fit can be prolonged; of several, those that are over stay as they ended.
+            "stopping": [int(self.max_iter), float(self.tol)] if self.n_init > 1 else None,
+            "random_state": int(seed) if isinstance(seed, Integral) else None,
+            **self._own_identity(),
+        }
+
+    def _store(self, table: FeatureTable, result: FitResult[Any], dtype: Any) -> None:
+        """Bring a result to canonical form and keep it."""
+        self._guard, self._unit = table.guard[:, 0], table.unit
+        state = result.state
+        scores, loadings = self._keep(table, list(state.parameters), list(state.potentials))
+        tensor = normalize_components(KruskalTensor(np.ones(scores.shape[1]), [scores, loadings]))
+        order = weight_order(tensor)
+        tensor = tensor.take(order)
+        self._reorder(order)
+        self.weights_ = tensor.weights.astype(dtype)
+        self.factors_ = [np.ascontiguousarray(factor, dtype=dtype) for factor in tensor.factors]
+        self.history_ = result.history
+        self.status_ = result.status or Status.DIVERGED
+        self.n_iter_ = result.history.n_iter
+        self.objective_ = result.best_objective
+        self.reconstruction_err_ = self._mean_divergence(
+            table, self.factors_[0] * self.weights_[None, :]
+        )
+
+    def _reorder(self, order: list[int]) -> None:
+        """Bring what a member keeps for each component into another order."""
+
+    def _mean_divergence(self, table: FeatureTable, scores: Table) -> float:
+        """Return the mean divergence of samples from what scores stand for."""
+        model = self._maps().values(
+            self.factors_[1].astype(np.float64) @ scores.T.astype(np.float64)
+        )
+        return table.divergence_sum(model, slice(None)) / max(table.n_observed, 1)
+
+    def _maps(self) -> FeatureMaps:
+        """Return the learned transforms."""
+        return FeatureMaps(
+            *(self._centres, self._rates, self.potentials_, self.quantile_weights_),
+            np.asarray(self.quantiles_, dtype=np.float64),
+            float(self.epsilon),
+        )
+
+    def _products(self) -> Table:
+        """Return the products of the factors for the samples of the fit (d, n)."""
+        check_is_fitted(self)
+        scores = (self.factors_[0] * self.weights_[None, :]).astype(np.float64)
+        result: Table = self.factors_[1].astype(np.float64) @ scores.T
+        return result
+
+    @property
+    def _dtype(self) -> Any:
+        return self.factors_[0].dtype
+
+    def _new_table(self, given: TensorInput) -> FeatureTable:
+        """Return the table of new samples."""
+        divergence = read_divergence(self.divergence)
+        data = self._read(given, divergence)
+        quantiles = np.asarray(self.quantiles_, dtype=np.float64)
+        return sample_table(
+            data, quantiles[:, :1], quantiles[:, -1:], self._guard[:, None], divergence
+        )
+
+    def _feature_labels(self) -> Any:
+        import pandas as pd
+
+        labels = self.labels_[1]
+        if labels is None and hasattr(self, "feature_names_in_"):
+            labels = self.feature_names_in_
+        return pd.Index(np.arange(len(self.factors_[1])) if labels is None else labels)
+
+    def _feature_number(self, feature: int | str) -> int:
+        check_is_fitted(self)
+        labels = self._feature_labels()
+        if isinstance(feature, Integral) and not isinstance(feature, bool):
+            if -len(labels) <= feature < len(labels):
+                return int(feature) % len(labels)
+        elif feature in labels:
+            return int(labels.get_indexer_for([feature])[0])
+        message = (
+            f"feature={feature!r} does not exist; there are {len(labels)}, numbered from 0"
+            f"{'' if labels.dtype.kind in 'iu' else f', such as {labels[0]!r}'}."
+        )
+        raise InvalidInputError(message)
+
+    def _entry_values(self, coords: np.ndarray) -> np.ndarray:
+        model = self._maps().values(self._products())
+        return np.asarray(model[coords[1], coords[0]])
+
+    def _entry_loss(self, values: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        divergence = read_divergence(self.divergence)
+        guard = entry_guard(np.max(values, initial=0.0), divergence)
+        losses: np.ndarray = divergence.value(values + guard, expected + guard)
+        return losses
+
+    @property
+    def _values_are_means(self) -> bool:
+        return False
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        tags.input_tags.three_d_array = False
+        try:
+            positive = needs_positive(read_divergence(self.divergence))
+        except (InvalidInputError, InvalidTypeError):  # told by fit
+            positive = False
+        tags.input_tags.positive_only = positive
+        return tags

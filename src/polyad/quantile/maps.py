@@ -1,0 +1,129 @@
+"""The learned transforms as fixed functions, which new samples go through.
+
+In a fit the transform of a feature depends on its products with all samples. What it made of
+them, the potentials of its transport and the centre and rate of its squashing, defines an
+increasing function of one number that agrees with the fit on the samples of the fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from polyad.quantile.kernels import Maps, map_block
+from polyad.soft.squash import squash
+from polyad.threads import run_blocks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Table = NDArray[np.float64]
+
+# Numbers of a plan that one block works through.
+_BLOCK = 1 << 18
+# Points, equally spaced after squashing, between which the inverse is interpolated.
+_GRID = 128
+_STEEPNESS = np.pi / np.sqrt(3.0)
+
+
+@dataclass(frozen=True)
+class FeatureMaps:
+    """One increasing function for each of some features.
+
+    Attributes
+    ----------
+    centres, rates : ndarray of shape (d,)
+        Products are standardised as ``rate * (w - centre)``; the rate of a feature whose products
+        are all equal is zero.
+    potentials, weights, quantiles : ndarray of shape (d, m)
+        Of the transports.
+    epsilon : float
+        Strength of their entropy.
+    """
+
+    centres: Table
+    rates: Table
+    potentials: Table
+    weights: Table
+    quantiles: Table
+    epsilon: float
+
+    @property
+    def _numbers(self) -> Maps:
+        targets = np.linspace(0.0, 1.0, self.quantiles.shape[1])
+        parts = (self.centres, self.rates, self.potentials, self.weights, self.quantiles, targets)
+        centres, rates, potentials, weights, quantiles, targets = (
+            # Memory that may not be written to would have kernels compiled once more.
+            np.require(part, np.float64, ["C", "W"])
+            for part in parts
+        )
+        return Maps(centres, rates, potentials, weights, quantiles, targets, self.epsilon)
+
+    def of_feature(self, row: int) -> FeatureMaps:
+        """Return the function of one feature."""
+        own = slice(row, row + 1)
+        return FeatureMaps(
+            *(self.centres[own], self.rates[own], self.potentials[own]),
+            *(self.weights[own], self.quantiles[own], self.epsilon),
+        )
+
+    def derivatives(self, w: Table) -> tuple[Table, Table, Table]:
+        """Return the transforms of products (d, n), and their first and second derivatives."""
+        w = np.require(w, np.float64, ["C", "W"])
+        out = np.empty_like(w), np.empty_like(w), np.empty_like(w)
+        numbers = self._numbers
+        step = int(np.clip(_BLOCK // (w.shape[1] * numbers.targets.size), 1, 256))
+
+        def fill(first: int, last: int) -> None:
+            map_block(numbers, w, out, first, last)
+
+        d = w.shape[0]
+        run_blocks(fill, ((first, min(first + step, d)) for first in range(0, d, step)))
+        return out
+
+    def values(self, w: Table) -> Table:
+        """Return the transforms of products (d, n)."""
+        return self.derivatives(w)[0]
+
+    def grid(self, n_points: int) -> Table:
+        """Return products of each feature (d, n_points) that squashing spaces equally."""
+        inside = (np.arange(n_points) + 0.5) / n_points
+        standard = np.log(inside / (1.0 - inside)) / _STEEPNESS
+        rates = np.where(self.rates > 0.0, self.rates, 1.0)
+        result: Table = self.centres[:, None] + standard / rates[:, None]
+        return result
+
+    def inverse(self, x: Table) -> Table:
+        """Return products (d, n) whose transforms are nearly ``x``, as far as there are such."""
+        grid = self.grid(_GRID)
+        heights = np.maximum.accumulate(self.values(grid), axis=1)
+        return np.stack([np.interp(*each) for each in zip(x, heights, grid, strict=True)])
+
+
+def learned_maps(
+    products: Table,
+    shares: Table,
+    *,
+    potentials: Table,
+    weights: Table,
+    quantiles: Table,
+    epsilon: float,
+) -> FeatureMaps:
+    """Return the functions that a fit has learned.
+
+    Parameters
+    ----------
+    products : ndarray of shape (d, n)
+        What the transports of the fit started from, before squashing.
+    shares : ndarray of shape (1, n) or (d, n)
+        Weights of the samples, which sum to one.
+    potentials, weights, quantiles : ndarray of shape (d, m)
+        Of the transports.
+    epsilon : float
+        Strength of their entropy.
+    """
+    rates = squash(products, shares).rate[:, 0]
+    centres = (shares * products).sum(axis=1)
+    return FeatureMaps(centres, rates, potentials, weights, quantiles, epsilon)

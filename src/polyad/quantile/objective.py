@@ -1,0 +1,302 @@
+r"""The objective of quantile matrix factorization, with its gradient.
+
+.. math:: \frac1N \sum_{ij} \Delta(x_{ij}, y_{ij})
+    + \frac{\lambda c}{2} \big(\mathrm{mean}(\tilde U^2) + \mathrm{mean}(\tilde V^2)\big), \qquad
+    y_i = T_{\epsilon, b_i, q_i}(u_i V)
+
+The sum runs over the ``N`` observed entries; ``c`` is the mean divergence of a model that knows the
+means of the features only, which makes :math:`\lambda` a number without unit. Each row :math:`u_i
+V` is squashed to (0, 1) and transported to equally spaced targets of weights ``b_i``; an entry
+becomes the mean of the quantiles ``q_i`` over its part of the plan.
+
+Features are treated in blocks, from the product to the derivative, so that all of a block stays in
+the cache. Only the derivative with respect to the product is kept, for the factor of the samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from polyad.quantile.parameters import (
+    Parameters,
+    factor,
+    pinned_quantiles,
+    pull_factor,
+    pull_pinned,
+    pull_softmax,
+    softmax,
+)
+from polyad.soft.squash import squash
+from polyad.soft.transport import RowTransport
+from polyad.threads import run_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from polyad.quantile.features import FeatureTable
+
+    Table = NDArray[np.float64]
+    Index = NDArray[np.int64]
+
+# The error of the sums of a plan: derivatives are as wrong as that.
+TRANSPORT_TOL = 1e-8
+# Numbers of a plan that one block works through, and the most features of a block.
+_BLOCK = 1 << 18
+_MOST_ROWS = 64
+# Columns of a product that one block computes.
+_COLUMNS = 512
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the model is.
+
+    Attributes
+    ----------
+    epsilon : float
+        Strength of the entropy of the transports.
+    nonnegative : bool
+        Whether the factors are exponentials.
+    penalty : float
+        The weight of the squares of the free numbers of the factors, without unit.
+    """
+
+    epsilon: float
+    nonnegative: bool
+    penalty: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the objective is at some parameters.
+
+    Attributes
+    ----------
+    value : float
+        The objective.
+    divergence : float
+        The mean divergence, without the penalty.
+    gradient : list of ndarray
+        The derivatives with respect to each array of the parameters; empty if not asked for.
+    potentials : list of ndarray of shape (d, m)
+        Of the transports, from which those of similar parameters start.
+    """
+
+    value: float
+    divergence: float
+    gradient: list[Table]
+    potentials: list[Table]
+
+
+class QuantileObjective:
+    """The objective of a table of data.
+
+    Its parameters are those of :class:`~polyad.quantile.parameters.Parameters`, as a sequence.
+
+    Parameters
+    ----------
+    table : FeatureTable
+        The data.
+    settings : Settings
+        The model.
+    n_quantiles : int
+        Of each feature.
+    """
+
+    #: Which parameters have a row for each feature.
+    has_features: ClassVar[tuple[bool, ...]] = (True, False, True, True)
+
+    def __init__(self, table: FeatureTable, settings: Settings, n_quantiles: int) -> None:
+        self.table = table
+        self.settings = settings
+        self.n_quantiles = n_quantiles
+
+    @property
+    def n_features(self) -> int:
+        """The number of features."""
+        return self.table.shape[0]
+
+    @property
+    def unit(self) -> float:
+        """The mean divergence from a model that knows the means of the features only."""
+        return self.table.unit
+
+    def evaluate(
+        self,
+        parameters: Sequence[Table],
+        potentials: Sequence[Table],
+        *,
+        rows: Index | None = None,
+        with_gradient: bool = True,
+    ) -> Evaluation:
+        """Return the objective and its gradient.
+
+        Parameters
+        ----------
+        parameters : sequence of ndarray
+            See :class:`Parameters`; of some features, and all samples.
+        potentials : sequence of ndarray of shape (d, m)
+            Where the transports start; from nothing if there are none.
+        rows : ndarray of int, optional
+            Which features the parameters belong to, if they are not all. The objective is then an
+            estimate of the whole one from these.
+        with_gradient : bool
+            Whether the gradient is wanted too.
+        """
+        given = Parameters(*parameters)
+        start = potentials[0] if len(potentials) else None
+        run = _Run(self, given, start, rows, with_gradient=with_gradient)
+        d = given.loadings.shape[0]
+        run_blocks(run.block, row_blocks(d, self.table.shape[1], self.n_quantiles))
+        n_observed = self.table.n_observed * d / self.table.shape[0]
+        mean = float(run.totals.sum()) / n_observed
+        penalty = self.settings.penalty * self.table.unit
+        squares = sum(float(np.mean(free**2)) for free in (given.loadings, given.scores))
+        gradient = run.gradient(n_observed, penalty) if with_gradient else []
+        return Evaluation(mean + 0.5 * penalty * squares, mean, gradient, [run.potentials])
+
+
+@dataclass(frozen=True)
+class Inflated:
+    """The divergence of some features from the transforms of their products.
+
+    Attributes
+    ----------
+    total : float
+        Its sum over all observed entries.
+    potentials : ndarray of shape (rows, m)
+        Of the transports.
+    gradient : tuple of ndarray
+        With respect to products (rows, n), gaps (rows, m - 1) and logits (rows, m); empty if it was
+        not asked for.
+    """
+
+    total: float
+    potentials: Table
+    gradient: tuple[Table, ...]
+
+
+def inflate(
+    table: FeatureTable,
+    rows: slice | Index,
+    epsilon: float,
+    *,
+    product: Table,
+    numbers: tuple[Table, Table],
+    start: Table | None,
+    with_gradient: bool,
+) -> Inflated:
+    """Compare some features with the soft quantile normalization of their products.
+
+    Parameters
+    ----------
+    table : FeatureTable
+        The data.
+    rows : slice or ndarray of int
+        Which features.
+    epsilon : float
+        Strength of the entropy of the transports.
+    product : ndarray of shape (rows, n)
+        What is transformed.
+    numbers : tuple of ndarray of shapes (rows, m - 1) and (rows, m)
+        Gaps of the quantiles, and logits of their weights.
+    start : ndarray of shape (rows, m), optional
+        Potentials that the transports start from.
+    with_gradient : bool
+        Whether the gradient is wanted too.
+    """
+    gaps, logits = numbers
+    shares = table.shares if len(table.shares) == 1 else table.shares[rows]
+    low, high = table.low[rows], table.high[rows]
+    weights = softmax(logits)
+    quantiles, parts = pinned_quantiles(gaps, low, high)
+    squashed = squash(product, shares)
+    targets = np.linspace(0.0, 1.0, logits.shape[1])[None]
+    transport = RowTransport(squashed.values, targets, shares, weights, epsilon=epsilon)
+    potentials = transport.solve(start=start, tol=TRANSPORT_TOL).potentials
+    model = transport.average_targets(potentials, quantiles)
+    total = table.divergence_sum(model, rows)
+    if not with_gradient:
+        return Inflated(total, potentials, ())
+    slope = table.divergence_slope(model, rows)
+    pulled = transport.pull_targets(potentials, quantiles, slope)
+    by_product, _ = squashed.pull(shares, pulled.x)
+    by_gaps = pull_pinned(parts, low, high, pulled.numbers)
+    return Inflated(total, potentials, (by_product, by_gaps, pull_softmax(weights, pulled.b)))
+
+
+class _Run:
+    """The arrays of one evaluation."""
+
+    def __init__(
+        self,
+        objective: QuantileObjective,
+        parameters: Parameters,
+        potentials: Table | None,
+        rows: Index | None,
+        *,
+        with_gradient: bool,
+    ) -> None:
+        self.objective = objective
+        self.given, self.rows, self.start = parameters, rows, potentials
+        self.nonnegative = objective.settings.nonnegative
+        self.loadings = factor(parameters.loadings, nonnegative=self.nonnegative)
+        self.scores = factor(parameters.scores, nonnegative=self.nonnegative)
+        d, n = parameters.loadings.shape[0], parameters.scores.shape[1]
+        self.potentials = np.empty_like(parameters.logits)
+        self.totals = np.zeros(d)
+        self.with_gradient = with_gradient
+        if with_gradient:
+            self.products = np.empty((d, n))
+            self.parts = [
+                np.empty_like(p) for p in (parameters.loadings, parameters.gaps, parameters.logits)
+            ]
+
+    def block(self, first: int, last: int) -> None:
+        """Fill everything that belongs to a block of features."""
+        part = slice(first, last)
+        own = part if self.rows is None else self.rows[part]
+        found = inflate(
+            *(self.objective.table, own, self.objective.settings.epsilon),
+            product=self.loadings[part] @ self.scores,
+            numbers=(self.given.gaps[part], self.given.logits[part]),
+            start=None if self.start is None else self.start[part],
+            with_gradient=self.with_gradient,
+        )
+        self.potentials[part], self.totals[first] = found.potentials, found.total
+        if self.with_gradient:
+            by_loadings, by_gaps, by_logits = self.parts
+            self.products[part], by_gaps[part], by_logits[part] = found.gradient
+            by_loadings[part] = found.gradient[0] @ self.scores.T
+
+    def gradient(self, n_observed: float, penalty: float) -> list[Table]:
+        """Return the gradient of the objective."""
+        n = self.scores.shape[1]
+        by_scores = np.empty_like(self.scores)
+
+        def multiply(first: int, last: int) -> None:
+            by_scores[:, first:last] = self.loadings.T @ self.products[:, first:last]
+
+        run_blocks(multiply, cut(n, _COLUMNS))
+        by_loadings, by_gaps, by_logits = (part / n_observed for part in self.parts)
+        by_scores /= n_observed
+        by_loadings = pull_factor(self.loadings, by_loadings, nonnegative=self.nonnegative)
+        by_scores = pull_factor(self.scores, by_scores, nonnegative=self.nonnegative)
+        by_loadings += penalty / by_loadings.size * self.given.loadings
+        by_scores += penalty / by_scores.size * self.given.scores
+        return [by_loadings, by_scores, by_gaps, by_logits]
+
+
+def row_blocks(d: int, n: int, m: int) -> Iterator[tuple[int, int]]:
+    """Cut the features into blocks, by the size of the problem alone."""
+    return cut(d, int(np.clip(_BLOCK // (n * m), 1, _MOST_ROWS)))
+
+
+def cut(size: int, step: int) -> Iterator[tuple[int, int]]:
+    """Cut a range into parts of a given length."""
+    return ((first, min(first + step, size)) for first in range(0, size, step))

@@ -1,0 +1,328 @@
+"""QMFQ: the scikit-learn surface of quantile normalization before and after a projection."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from polyad.exceptions import InvalidInputError
+from polyad.quantile.deflation import (
+    ProjectedObjective,
+    Transforms,
+    deflating_quantiles,
+    first_transforms,
+    to_deflating_gaps,
+)
+from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily
+from polyad.quantile.maps import FeatureMaps, learned_maps
+from polyad.quantile.parameters import pinned_quantiles, softmax, to_gaps, to_logits
+from polyad.quantile.projected.rows import linear_scores, nonnegative_scores
+from polyad.quantile.projectors import NMFProjector, Projector, SVDProjector
+from polyad.quantile.solver import AdamSolver, LowMemorySolver, QuantileSolver
+from polyad.quantile.start import empirical_gaps
+from polyad.threads import thread_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from polyad.arrays import Array
+    from polyad.fitting import Iteration
+    from polyad.quantile.features import FeatureTable
+
+    Table = NDArray[np.float64]
+
+
+class QMFQ(QuantileFamily):
+    r"""Low rank between two learned quantile normalizations of each feature.
+
+    Minimises
+
+    .. math:: \frac1N \sum_{ij} \Delta\Big(x_{ij},\, T_j\big(\Pi_k(T'(X))_{ij}\big)\Big),
+
+    where :math:`T'` brings each feature to learned quantiles, :math:`\Pi_k` is a projector onto
+    matrices of rank ``k`` (nonnegative factors, or a truncated singular value decomposition), and
+    :math:`T_j` brings each feature back to the unit of the data. Unlike in :class:`~polyad.QMF` the
+    factors are not free: they are those of the normalized data. So the features of a new sample
+    cost no more than its normalization and a projection, and :math:`T'` is a normalization that is
+    made for low rank, to use before any other method (see :meth:`normalize`).
+
+    The paper has the features in rows and the samples in columns; here, as everywhere in
+    scikit-learn, samples are rows.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        The rank: the number of components.
+    n_quantiles : int, default=16
+        The number of quantiles of each feature, in both normalizations.
+    epsilon : float, default=1e-2
+        How soft the quantile normalizations are. Values are squashed to (0, 1) first, so that it
+        has no unit.
+    projector : {'nmf', 'svd'}, default='nmf'
+        Multiplicative updates for nonnegative factors with the Kullback-Leibler divergence, from a
+        fixed random start; or a truncated singular value decomposition.
+    n_inner : int, default=100
+        For ``'nmf'``: the number of updates.
+    divergence : {'kl', 'frobenius'} or object, default='kl'
+        How entries and model are compared: the generalised Kullback-Leibler divergence, for data
+        that is not negative; half the squared difference; or an object with ``value(x, y)`` and
+        ``derivative(x, y)``, the latter with respect to the model ``y``, both entry by entry.
+    solver : {'adam', 'lbfgs'}, default='adam'
+        Adam, or limited-memory BFGS. Both use exact gradients.
+    learning_rate : float, default=0.1
+        The first size of the updates of Adam. It is halved when the objective stops falling.
+    n_init : int, default=1
+        How often to fit from different starts of the projector; the fit with the lowest objective
+        is kept. A singular value decomposition has no start: one fit is enough.
+    max_iter : int, default=500
+        The largest number of iterations.
+    tol : float, default=1e-3
+        Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
+        before by less than this part of it. Zero always does ``max_iter`` iterations.
+    time_budget : float, default=None
+        Stop after this many seconds, over all restarts.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the start of the projector.
+    n_jobs : int, default=None
+        The number of threads; None or -1 uses all. Results do not depend on it.
+    warm_start : bool, default=False
+        Whether ``fit`` goes on from the model of the fit before.
+    checkpoint : path or Checkpoint, default=None
+        Where the running fit is saved. If the file exists and belongs to the same data and
+        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
+    callbacks : sequence of callable, default=None
+        Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
+        True stops the fit.
+    verbose : int, default=0
+        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
+
+    Attributes
+    ----------
+    components_ : array of shape (n_components, n_features)
+        The loadings of the normalized features.
+    weights_ : array of shape (n_components,)
+        The size of each component, decreasing.
+    factors_ : list of two arrays
+        Of shapes (n_samples, n_components) and (n_features, n_components), with columns of length
+        one.
+    normalizing_quantiles_ : array of shape (n_features, n_quantiles)
+        Of the first normalization: increasing, positive, without a unit.
+    normalizing_weights_, normalizing_potentials_ : arrays of shape (n_features, n_quantiles)
+        The weights of those quantiles, and the potentials of their transports.
+    quantiles_ : array of shape (n_features, n_quantiles)
+        Of the second: increasing, from the lowest entry of each feature to its highest.
+    quantile_weights_, potentials_ : arrays of shape (n_features, n_quantiles)
+        The weights of those quantiles, and the potentials of their transports.
+    reconstruction_err_ : float
+        The mean divergence of the data from its reconstruction.
+    objective_ : float
+        The best objective of the iterations. The scores of the samples are then solved for exactly,
+        with the loadings held.
+    labels_ : list of (array or None)
+        The labels of samples and features.
+    modes_ : tuple of str or None
+        The names of the modes.
+    history_ : History
+        The objective and the time at each iteration; ``learning_rate``, or ``evaluations`` for
+        L-BFGS.
+    n_iter_ : int
+        The number of iterations.
+    status_ : Status
+        How the fit ended.
+    n_samples_seen_ : int
+        The number of samples of ``fit``.
+
+    Notes
+    -----
+    An iteration with ``projector='nmf'`` takes ``n_inner`` updates and one pass back through them,
+    about ``10 n_inner`` products of the size of the data with the factors, and memory for ``2
+    n_inner (n_samples + n_features) n_components`` numbers. Missing entries are not accepted:
+    :class:`~polyad.QMF` leaves them out.
+
+    The derivative of a singular value decomposition is infinite where the last singular value that
+    is kept equals the first that is not; it is held back there.
+
+    References
+    ----------
+    M. Cuturi, O. Teboul, J. Niles-Weed, J.-P. Vert, "Supervised Quantile Normalization for Low Rank
+    Matrix Factorization", International Conference on Machine Learning (2020).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad import QMFQ
+    >>> rng = np.random.default_rng(0)
+    >>> W = rng.gamma(1.0, size=(40, 2)) @ rng.gamma(1.0, size=(2, 12))
+    >>> X = W ** rng.uniform(0.5, 4.0, size=12)  # low rank up to a power of each feature
+    >>> model = QMFQ(2, projector="svd", random_state=0).fit(X)
+    >>> model.transform(X[:3]).shape
+    (3, 2)
+    >>> model.normalize(X[:3]).shape
+    (3, 12)
+    """
+
+    _accepts_nan: ClassVar[bool] = False
+    normalizing_quantiles_: Array
+    normalizing_weights_: Array
+    normalizing_potentials_: Array
+    # The data is standardised with these before it is squashed and normalised.
+    _data_centres: Array
+    _data_rates: Array
+    # The fixed start of the projector.
+    _start: list[Array]
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **COMMON_CONSTRAINTS,
+        "projector": [StrOptions({"nmf", "svd"})],
+        "n_inner": [Interval(Integral, 1, None, closed="left")],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        n_quantiles: int = 16,
+        epsilon: float = 1e-2,
+        projector: str = "nmf",
+        n_inner: int = 100,
+        divergence: Any = "kl",
+        solver: str = "adam",
+        learning_rate: float = 0.1,
+        n_init: int = 1,
+        max_iter: int = 500,
+        tol: float = 1e-3,
+        time_budget: float | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        n_jobs: int | None = None,
+        warm_start: bool = False,
+        checkpoint: Any = None,
+        callbacks: Sequence[Callable[[Iteration], object]] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.n_quantiles = n_quantiles
+        self.epsilon = epsilon
+        self.projector = projector
+        self.n_inner = n_inner
+        self.divergence = divergence
+        self.solver = solver
+        self.learning_rate = learning_rate
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.time_budget = time_budget
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
+        self.callbacks = callbacks
+        self.verbose = verbose
+
+    def normalize(self, X: Any) -> Array:
+        """Return samples after the first normalization, before the projection.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Samples. Labelled data is matched by label.
+
+        Returns
+        -------
+        array of shape (n_samples, n_features)
+            Positive numbers without a unit.
+        """
+        given = self._validate_new(X)
+        with thread_limit(self.n_jobs):
+            return np.ascontiguousarray(self._normalized(self._new_table(given)).T, self._dtype)
+
+    def _objective(self, table: FeatureTable) -> ProjectedObjective:
+        rank = int(self.n_components)
+        is_nmf = self.projector == "nmf"
+        projector: Projector = (
+            NMFProjector(rank, int(self.n_inner)) if is_nmf else SVDProjector(rank)
+        )
+        return ProjectedObjective(table, projector, float(self.epsilon))
+
+    def _solver(self, table: FeatureTable) -> QuantileSolver[Any]:
+        if table.observed is not None:
+            message = (
+                "X has entries that are not observed, which a projector cannot leave out. Use "
+                "QMF, which leaves them out, or fill them first."
+            )
+            raise InvalidInputError(message)
+        objective = self._objective(table)
+        if self.solver == "adam":
+            return AdamSolver(objective, "QMFQ", learning_rate=float(self.learning_rate))
+        return LowMemorySolver(objective, "QMFQ")
+
+    def _first_parameters(self, table: FeatureTable, seed: int) -> list[Table]:
+        transforms = first_transforms(table.shape, int(self.n_quantiles))
+        transforms = transforms._replace(gaps=empirical_gaps(table, int(self.n_quantiles)))
+        return [*transforms, *self._objective(table).projector.start(table.shape, seed)]
+
+    def _earlier_parameters(self) -> list[Table]:
+        return [
+            to_deflating_gaps(np.asarray(self.normalizing_quantiles_, dtype=np.float64)),
+            to_logits(np.asarray(self.normalizing_weights_, dtype=np.float64)),
+            to_gaps(np.asarray(self.quantiles_, dtype=np.float64)),
+            to_logits(np.asarray(self.quantile_weights_, dtype=np.float64)),
+            *self._start,
+        ]
+
+    def _keep(
+        self, table: FeatureTable, parameters: list[Table], potentials: list[Table]
+    ) -> tuple[Table, Table]:
+        given = Transforms(*parameters[:4])
+        objective = self._objective(table)
+        loadings = objective.projection(parameters, potentials).loadings
+        inner = learned_maps(
+            *(table.shifted - table.guard, table.shares),
+            potentials=potentials[0],
+            weights=softmax(given.deflating_logits),
+            quantiles=deflating_quantiles(given.deflating_gaps),
+            epsilon=float(self.epsilon),
+        )
+        self.normalizing_quantiles_, self.normalizing_weights_ = inner.quantiles, inner.weights
+        self.normalizing_potentials_ = inner.potentials
+        self._data_centres, self._data_rates = inner.centres, inner.rates
+        self._start = parameters[4:]
+        # Updates that end early leave scores which are not the best ones for their loadings, as
+        # those of new samples are: the transforms back are those of the best ones.
+        scores = self._projected(self._normalized(table), loadings)
+        products = loadings @ scores.T
+        quantiles, _ = pinned_quantiles(given.gaps, table.low, table.high)
+        maps = learned_maps(
+            *(products, table.shares),
+            potentials=objective.inflating_potentials(given, products, potentials[1]),
+            weights=softmax(given.logits),
+            quantiles=quantiles,
+            epsilon=float(self.epsilon),
+        )
+        self.quantiles_, self.quantile_weights_ = maps.quantiles, maps.weights
+        self.potentials_ = maps.potentials
+        self._centres, self._rates = maps.centres, maps.rates
+        return scores, loadings
+
+    def _scores(self, table: FeatureTable) -> Table:
+        return self._projected(self._normalized(table), self.factors_[1].astype(np.float64))
+
+    def _projected(self, normalized: Table, loadings: Table) -> Table:
+        """Return the scores of normalized samples (d, n)."""
+        if self.projector == "nmf":
+            return nonnegative_scores(normalized, loadings)
+        return linear_scores(normalized, loadings)
+
+    def _normalized(self, table: FeatureTable) -> Table:
+        """Return samples (d, n) after the first normalization."""
+        maps = FeatureMaps(
+            *(self._data_centres, self._data_rates, self.normalizing_potentials_),
+            *(self.normalizing_weights_, self.normalizing_quantiles_, float(self.epsilon)),
+        )
+        return maps.values(table.shifted - table.guard)
+
+    def _own_identity(self) -> dict[str, Any]:
+        return {"projector": self.projector, "n_inner": int(self.n_inner)}

@@ -1,0 +1,200 @@
+r"""The scores of samples, with loadings and transforms held.
+
+Problem
+    For each sample, minimise :math:`\frac1c \sum_i \Delta(x_i, T_i(u_i \cdot v)) + \frac{\rho}{2}
+    |\tilde v|^2` over the free numbers of ``v``, where ``v`` is their exponential if it must not be
+    negative.
+Update
+    Newton steps with Levenberg's damping (``fitting/row_newton``); as transforms are curved,
+    Hessians may have negative eigenvalues, whose sizes are taken.
+Start
+    Once from the scores of that sample of the fit whose model is nearest to the new sample. Once
+    from weighted least squares with the products that the transforms would need. The better end is
+    kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.fitting.row_newton import Rows, RowSource, Rules, minimize_rows
+from polyad.quantile.divergence import cross, curvature
+from polyad.quantile.parameters import factor, free_numbers
+from polyad.threads import run_blocks
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from polyad.quantile.features import FeatureTable
+    from polyad.quantile.maps import FeatureMaps
+
+    Table = NDArray[np.float64]
+
+# Entries of the samples that are solved together, and the most samples.
+_BLOCK = 1 << 19
+_MOST_SAMPLES = 256
+# Differences of two minima that are not rounding.
+_CLEARLY = 1e-9
+# Scores that least squares would have negative start from this part of the largest one.
+_LEAST_PART = 1e-3
+# Added to the normal equations, as a part of their diagonal.
+_DAMPING = 1e-6
+
+
+@dataclass(frozen=True)
+class HeldModel:
+    """What is held while the scores of samples are found.
+
+    Attributes
+    ----------
+    maps : FeatureMaps
+        The transforms.
+    loadings : ndarray of shape (d, k)
+        The factor of the features, as it was in the fit.
+    known : ndarray of shape (n, k)
+        Scores of the samples of the fit.
+    nonnegative : bool
+        Whether scores are exponentials.
+    ridge : float
+        The weight of the squares of free numbers, in units of ``unit``.
+    unit : float
+        The mean divergence from constant features.
+    """
+
+    maps: FeatureMaps
+    loadings: Table
+    known: Table
+    nonnegative: bool
+    ridge: float
+    unit: float
+
+
+def solve_scores(table: FeatureTable, held: HeldModel) -> Table:
+    """Return the best scores of each sample (n, k); those of samples without any entry are zero.
+
+    Parameters
+    ----------
+    table : FeatureTable
+        The samples.
+    held : HeldModel
+        The model.
+    """
+    d, n = table.shape
+    upper = np.triu_indices(held.loadings.shape[1])
+    pairs = held.loadings[:, upper[0]] * held.loadings[:, upper[1]]
+    nearby = held.maps.values(held.loadings @ held.known.T) + table.guard
+    result = np.zeros((n, held.loadings.shape[1]))
+    size = int(np.clip(_BLOCK // d, 1, _MOST_SAMPLES))
+
+    def work(first: int, last: int) -> None:
+        samples = _Samples(table, held, pairs, np.arange(first, last))
+        result[first:last] = _best(samples, held, nearby)
+
+    run_blocks(work, ((first, min(first + size, n)) for first in range(0, n, size)))
+    return result
+
+
+def _best(samples: _Samples, held: HeldModel, nearby: Table) -> Table:
+    """Return the better of the ends from both starts."""
+    rules = Rules(-np.inf, np.full(held.loadings.shape[1], held.ridge), is_convex=False)
+    starts = held.known[samples.nearest(nearby)], samples.least_squares()
+    ends = []
+    for start in starts:
+        free = free_numbers(start, nonnegative=held.nonnegative)
+        ends.append(minimize_rows(samples, free, rules))
+    (one, low), (other, lower) = ends
+    is_better = lower < low - _CLEARLY * np.abs(low)
+    found = factor(np.where(is_better[:, None], other, one), nonnegative=held.nonnegative)
+    return np.where(samples.has_entries[:, None], found, 0.0)
+
+
+class _Samples(RowSource):
+    """Some samples, whose objective can be evaluated."""
+
+    def __init__(
+        self, table: FeatureTable, held: HeldModel, pairs: Table, columns: NDArray[Any]
+    ) -> None:
+        self.table, self.held, self.pairs = table, held, pairs
+        self.entries = np.ascontiguousarray(table.shifted[:, columns])
+        self.observed = None if table.observed is None else table.observed[:, columns]
+        self.n_rows = columns.size
+
+    @property
+    def has_entries(self) -> NDArray[np.bool_]:
+        """Which samples have any entry."""
+        if self.observed is None:
+            return np.ones(self.n_rows, dtype=np.bool_)
+        return np.asarray(self.observed.any(axis=0))
+
+    def evaluate(self, index: NDArray[Any], a: Table) -> Rows:
+        """Return the objective of some samples at free numbers ``a``, with its derivatives."""
+        held, table, k = self.held, self.table, a.shape[1]
+        scores = factor(a, nonnegative=held.nonnegative)
+        model, slope, bend = held.maps.derivatives(held.loadings @ scores.T)
+        x, y = self.entries[:, index], model + table.guard
+        by_model = np.asarray(table.divergence.derivative(x, y), dtype=np.float64)
+        curved = curvature(
+            table.divergence, x, y, table.low + table.guard, table.high + table.guard
+        )
+        terms = np.asarray(table.divergence.value(x, y), dtype=np.float64)
+        by_product, curves = by_model * slope, curved * slope**2 + by_model * bend
+        if self.observed is not None:
+            known = self.observed[:, index]
+            terms, by_product, curves = (
+                np.where(known, part, 0.0) for part in (terms, by_product, curves)
+            )
+        gradient = by_product.T @ held.loadings / held.unit
+        hessian = np.empty((index.size, k, k))
+        upper = np.triu_indices(k)
+        hessian[:, upper[0], upper[1]] = curves.T @ self.pairs / held.unit
+        hessian[:, upper[1], upper[0]] = hessian[:, upper[0], upper[1]]
+        if held.nonnegative:
+            gradient = scores * gradient
+            hessian *= scores[:, :, None] * scores[:, None, :]
+            diagonal = np.arange(k)
+            hessian[:, diagonal, diagonal] += gradient
+        return Rows(terms.sum(axis=0) / held.unit, gradient, hessian)
+
+    def nearest(self, models: Table) -> NDArray[np.int64]:
+        """Return for each sample the number of the model (d, n) that is nearest to it."""
+        divergence = self.table.divergence
+        if self.observed is None:
+            return np.asarray(cross(divergence, self.entries, models).argmin(axis=1))
+        found = np.empty(self.n_rows, dtype=np.int64)
+        for number, (own, known) in enumerate(zip(self.entries.T, self.observed.T, strict=True)):
+            sums = cross(divergence, own[known, None], models[known])
+            found[number] = sums[0].argmin()
+        return found
+
+    def least_squares(self) -> Table:
+        """Return scores whose products are near those that the transforms would need."""
+        held, table = self.held, self.table
+        x = np.clip(self.entries - table.guard, table.low, table.high)
+        products = held.maps.inverse(x)
+        model, slope, _ = held.maps.derivatives(products)
+        y = model + table.guard
+        weights = slope**2 * np.maximum(
+            curvature(
+                table.divergence, self.entries, y, table.low + table.guard, table.high + table.guard
+            ),
+            0.0,
+        )
+        if self.observed is not None:
+            weights = np.where(self.observed, weights, 0.0)
+        k = held.loadings.shape[1]
+        upper = np.triu_indices(k)
+        normal = np.empty((self.n_rows, k, k))
+        normal[:, upper[0], upper[1]] = weights.T @ self.pairs
+        normal[:, upper[1], upper[0]] = normal[:, upper[0], upper[1]]
+        right = (weights * products).T @ held.loadings
+        diagonal = np.arange(k)
+        trace = normal[:, diagonal, diagonal].mean(axis=1, keepdims=True)
+        normal[:, diagonal, diagonal] += _DAMPING * trace + np.finfo(np.float64).tiny
+        solved = np.asarray(np.linalg.solve(normal, right[:, :, None])[:, :, 0], dtype=np.float64)
+        if not held.nonnegative:
+            return solved
+        largest = np.abs(solved).max(axis=1, keepdims=True, initial=0.0)
+        return np.maximum(solved, _LEAST_PART * np.where(largest > 0.0, largest, 1.0))
