@@ -47,8 +47,9 @@ def test_iterates_equal_the_twin(path, shape, separate):
     for _ in range(2):
         factors = twin.iteration(X, factors, costs, (0.05, 1.0), inner_iter=2)
         objectives.append(twin.objective(X, factors, costs, 0.05, 1.0))
+    weights = {"epsilon": 0.05, "marginal_penalty": 1.0}
     model = WassersteinCP(
-        3, costs=names, init=twin.start_for(X), inner_iter=2, max_iter=2, tol=0.0
+        3, costs=names, init=twin.start_for(X), inner_iter=2, max_iter=2, tol=0.0, **weights
     ).fit(coo_array(X))
     np.testing.assert_allclose(model.history_.objective, objectives, rtol=1e-9)
     for ours, theirs in zip(model.factors_[1:], factors[1:], strict=True):

@@ -22,6 +22,7 @@ def test_the_published_schedule_has_the_iterates_of_the_paper(iteration):
         3,
         costs=list(costs),
         epsilon=1 / 10,
+        marginal_penalty=1.0,
         transport="sinkhorn",
         inner_iter=1,
         init=start,
