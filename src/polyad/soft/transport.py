@@ -53,6 +53,8 @@ _NO_ROWS = Rows(*(np.empty((0, 1)) for _ in range(4)))
 _FEW_TARGETS, _PART, _NODE_TOL = 64, 0.5, 1e-2
 # Where nodes are many, too: the solution starts from that of a larger epsilon, roughly solved.
 _COARSER, _ROUGH = 4.0, 1e-3
+# Rows that fail are solved again, through values of epsilon that are halved, with many steps.
+_WELL, _SLOW_STEPS, _MOST_LEVELS = 1e-6, 2000, 40
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,28 @@ class RowTransport:
             )
 
         run_blocks(solve, self._blocks())
+        left = np.flatnonzero((errors > tol) & np.isfinite(errors))
+        if left.size and max_iter == _MAX_ITER:
+            again = self._solve_slowly(left, tol)
+            better = again.error < errors[left]
+            potentials[left[better]] = again.potentials[better]
+            errors[left] = np.minimum(errors[left], again.error)
+            counts[left] += again.n_iter
         return Solution(potentials, errors, counts, float(tol))
+
+    def _solve_slowly(self, which: NDArray[np.int64], tol: float) -> Solution:
+        """Solve some rows through many values of epsilon, each of them well."""
+        x = self.rows.x[which]
+        y, a, b = (part if len(part) == 1 else part[which] for part in self.rows[1:])
+        span = max(float(x.max()), float(y.max())) - min(float(x.min()), float(y.min()))
+        levels = 2.0 * np.log2(span) - np.log2(self.epsilon) if span > 0.0 else 1.0
+        n_levels = int(np.clip(levels, 1, _MOST_LEVELS))
+        start = np.zeros((which.size, y.shape[1]))
+        for k in range(n_levels, -1, -1):
+            level = RowTransport(x, y, a, b, epsilon=self.epsilon * 2.0**k, cost=self.cost)
+            found = level.solve(start=start, tol=tol if k == 0 else _WELL, max_iter=_SLOW_STEPS)
+            start = found.potentials
+        return found
 
     def average_targets(self, potentials: Table, q: Table) -> Table:
         """Return ``P q / a`` (d, n): for each value, the mean of ``q`` (m) over its targets."""
