@@ -197,6 +197,19 @@ def _six_products(
 
 
 @kernel
+def hold(b: Vector, ground: Vector) -> None:
+    """Connect the target of the largest weight to the ground, where the sum of rounding then goes.
+
+    It would be divided by the couplings of small targets otherwise. A right-hand side whose sum is
+    zero has a solution that is zero there, whatever the connection.
+    """
+    largest = 0
+    for j in range(b.size):
+        largest = j if b[j] > b[largest] else largest
+    ground[largest] += b[largest]
+
+
+@kernel
 def eliminate(couplings: Table, ground: Vector, factor: Table, pivots: Vector) -> None:
     """Factor the Laplacian of ``couplings`` plus diag(ground), without subtraction.
 

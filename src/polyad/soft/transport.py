@@ -53,6 +53,8 @@ _NO_ROWS = Rows(*(np.empty((0, 1)) for _ in range(4)))
 _FEW_TARGETS, _PART, _NODE_TOL = 64, 0.5, 1e-2
 # Where nodes are many, too: the solution starts from that of a larger epsilon, roughly solved.
 _COARSER, _ROUGH = 4.0, 1e-3
+# Rows that fail are solved again, through values of epsilon that are halved, with many steps.
+_WELL, _SLOW_STEPS, _MOST_LEVELS = 1e-6, 2000, 40
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,18 @@ class RowTransport:
         max_iter : int, default=500
             Newton steps for each row.
         """
+        solution = self._solve(start, tol, max_iter)
+        left = np.flatnonzero((solution.error > tol) & np.isfinite(solution.error))
+        if left.size and max_iter >= _MAX_ITER:
+            again = self._solve_slowly(left, tol)
+            better = again.error < solution.error[left]
+            solution.potentials[left[better]] = again.potentials[better]
+            solution.error[left] = np.minimum(solution.error[left], again.error)
+            solution.n_iter[left] += again.n_iter
+        return solution
+
+    def _solve(self, start: Table | None, tol: float, max_iter: int) -> Solution:
+        """Solve all rows, as :meth:`solve` does, but do not try those again that fail."""
         d, m = self.rows.x.shape[0], self.rows.y.shape[1]
         if start is None and self.cost is None and m > _FEW_TARGETS:
             start = self._start(tol, max_iter)
@@ -203,6 +217,20 @@ class RowTransport:
 
         run_blocks(solve, self._blocks())
         return Solution(potentials, errors, counts, float(tol))
+
+    def _solve_slowly(self, which: NDArray[np.int64], tol: float) -> Solution:
+        """Solve some rows through many values of epsilon, each of them well."""
+        x = self.rows.x[which]
+        y, a, b = (part if len(part) == 1 else part[which] for part in self.rows[1:])
+        span = max(float(x.max()), float(y.max())) - min(float(x.min()), float(y.min()))
+        levels = 2.0 * np.log2(span) - np.log2(self.epsilon) if span > 0.0 else 1.0
+        n_levels = int(np.clip(levels, 1, _MOST_LEVELS))
+        start = np.zeros((which.size, y.shape[1]))
+        for k in range(n_levels, -1, -1):
+            level = RowTransport(x, y, a, b, epsilon=self.epsilon * 2.0**k, cost=self.cost)
+            found = level._solve(start, tol if k == 0 else _WELL, _SLOW_STEPS)
+            start = found.potentials
+        return found
 
     def average_targets(self, potentials: Table, q: Table) -> Table:
         """Return ``P q / a`` (d, n): for each value, the mean of ``q`` (m) over its targets."""
