@@ -91,7 +91,7 @@ class QMF(QuantileFamily):
         at random factors and equally spaced quantiles, as the paper does.
     n_init : int, default=1
         How often to fit from different seeds; the fit with the lowest objective is kept.
-    max_iter : int, default=1000
+    max_iter : int, default=2000
         The largest number of iterations.
     tol : float, default=1e-3
         Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
@@ -173,7 +173,7 @@ class QMF(QuantileFamily):
     >>> rng = np.random.default_rng(0)
     >>> W = rng.gamma(1.0, size=(40, 2)) @ rng.gamma(1.0, size=(2, 12))
     >>> X = W ** rng.uniform(0.5, 4.0, size=12)  # low rank up to a power of each feature
-    >>> model = QMF(2, random_state=0).fit(X)
+    >>> model = QMF(2, tol=1e-2, random_state=0).fit(X)
     >>> model.transform(X[:3]).shape
     (3, 2)
     >>> bool(model.reconstruction_err_ < 0.1 * X.mean())
@@ -208,7 +208,7 @@ class QMF(QuantileFamily):
         batch_size: int | None = None,
         init: str = "normalized",
         n_init: int = 1,
-        max_iter: int = 1000,
+        max_iter: int = 2000,
         tol: float = 1e-3,
         time_budget: float | None = None,
         random_state: int | np.random.RandomState | None = None,
