@@ -171,7 +171,9 @@ class WassersteinCP(CPFamily):
     zero. ``score`` is minus the loss per sample, which has no best value of 1. Arrays of other
     namespaces, such as torch, are converted and give NumPy arrays.
     ``fit(X).transform(X)`` equals ``fit_transform(X)`` unless mode 0 is fixed. With a cost between
-    the samples, the features of a sample depend on the others that are transformed with it.
+    the samples, the features of a sample depend on the others that are transformed with it, and
+    all rows are solved for together after the last iteration, which takes as long as about a
+    hundred iterations: for large data keep the samples ``"separate"``.
 
     References
     ----------
