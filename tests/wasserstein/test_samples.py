@@ -14,8 +14,11 @@ from sklearn.pipeline import make_pipeline
 import polyad
 from polyad import LabelledTensor, WassersteinCP
 from polyad.exceptions import InvalidInputError, Status
+from polyad.tensor import SparseTensor
 from polyad.transport import one_identity_cost
 from polyad.wasserstein import solver
+from polyad.wasserstein.problem import Schedule, TransportProblem
+from polyad.wasserstein.solver import RowFactorization
 from tests.wasserstein import twin
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*max_iter.*")
@@ -81,6 +84,23 @@ def test_a_row_is_at_the_minimum_of_eq_20(fitted):
     row = model.transform(sample)[0]
     best = minimize(loss, row, method="L-BFGS-B", bounds=[(0.0, None)] * 3)
     assert loss(row) <= best.fun * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("weights", [(0.05, 1.0), (0.1, 0.03), (0.01, 10.0), (1.0, 1.0)])
+@pytest.mark.parametrize("couples", [False, True])
+def test_the_longer_steps_of_rows_do_not_raise_the_loss(couples, weights):
+    X, costs = twin.small_data((8, 6, 5), seed=3)
+    given = costs if couples else [None, *costs[1:]]
+    problem = TransportProblem(SparseTensor(coo_array(X)), given, Schedule(*weights), 1e9)
+    solver = RowFactorization(problem)
+    state = solver.init(twin.start_for(X))
+    loss = [solver.objective(state)]
+    for _ in range(12):
+        state = solver.step(state)
+        loss.append(solver.objective(state))
+    assert np.all(np.diff(loss) <= 4 * solver.floor)
+    factors = [np.asarray(factor) for factor in state.factors]
+    assert loss[-1] == pytest.approx(twin.objective(X, factors, given, *weights), rel=1e-9)
 
 
 def test_an_empty_sample_has_no_features(fitted):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # Sums over many blocks are made in this many parts, each in order: the same for any thread count.
 _PARTS = 8
 # The fewest numbers of the dense tensor that are worth a part of their own.
-_BLOCK = 1 << 17
+_BLOCK = 1 << 15
 # The fewest nonzeros that are worth a part of their own.
 _NONZEROS = 1 << 13
 
