@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -146,3 +147,11 @@ def watched_model(model: Any, X: np.ndarray) -> tuple[Curve, np.ndarray]:
 def make_model(name: str, rank: int, seed: int, parameters: dict[str, Any]) -> Any:
     """Return an unfitted QMF or QMFQ that uses one thread."""
     return getattr(polyad, name)(rank, random_state=seed, n_jobs=1, **parameters)
+
+
+@cache
+def compile_models() -> None:
+    """Compile or load what the models need, once in a process: no part of their times."""
+    X = np.random.default_rng(0).gamma(2.0, size=(6, 5))
+    for name in ("QMF", "QMFQ"):
+        watched_model(make_model(name, 2, 0, {"n_quantiles": 3, "max_iter": 2}), X)

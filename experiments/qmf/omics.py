@@ -12,7 +12,7 @@ reconstructions get the unit of the data).
 * ``predict``: five folds. Everything is fitted to the training folds; the others are projected:
   their divergence, and the accuracy of a logistic regression on the factors.
 
-Finished units are kept in ``runs/omics.jsonl``; results go to ``RESULTS.md``.
+Finished units are kept in ``runs/omics.jsonl``; figures go to ``runs/``, results to ``RESULTS.md``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sklearn.preprocessing import StandardScaler
 from experiments.qmf.cohorts import SCALES, SETS, Cohort, Preparation, load_cohort
 from experiments.qmf.curves import divergences, mean_divergence
 from experiments.qmf.omics_methods import METHODS, make_method
-from experiments.qmf.omics_report import describe
+from experiments.qmf.omics_report import describe, plot_ranks
 from experiments.runs import Store, command, environment, numbers, run_units, words, write_section
 
 Unit = dict[str, Any]
@@ -203,6 +203,8 @@ def main() -> None:
             body = (
                 f"{_origin(name, part, options)}\n\n{describe(part, table[table['set'] == name])}"
             )
+            value = "KL" if part == "reconstruct" else "KL of new samples"
+            plot_ranks(table[table["set"] == name], value, RUNS / f"{name}_{part}.png")
             write_section(RESULTS, f"{name.capitalize()}: {part}", body)
             print(body)
 

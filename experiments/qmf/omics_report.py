@@ -1,4 +1,4 @@
-"""Tables of the omics experiment."""
+"""Tables and figures of the omics experiment."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from experiments.qmf.omics_methods import BASELINES, METHODS, QUANTILE, numbers_of
+from experiments.qmf.figures import save, subplots
+from experiments.qmf.omics_methods import BASELINES, CONTROLS, METHODS, QUANTILE, numbers_of
 from experiments.runs import markdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 #: What the tables of each part are made of, by the beginnings of columns.
 _MEASURES = {
@@ -117,3 +119,18 @@ def verdict(table: pd.DataFrame, value: str) -> str:
             f"{', '.join(texts)}."
         )
     return "\n".join(lines) + "\n"
+
+
+def plot_ranks(table: pd.DataFrame, value: str, path: Path) -> None:
+    """Draw a mean against the rank, a panel for each scale; controls are dotted."""
+    scales = list(dict.fromkeys(table["scale"]))
+    figure, axes = subplots(len(scales))
+    for scale, axis in zip(scales, np.atleast_1d(axes), strict=True):
+        own = table[table["scale"] == scale]
+        means = own.pivot_table(index="rank", columns="method", values=value)
+        for name in [name for name in METHODS if name in means]:
+            width, style = (2.2 if name in QUANTILE else 1.2), (":" if name in CONTROLS else "-")
+            axis.plot(means.index, means[name], style, lw=width, marker="o", ms=3, label=name)
+        axis.set(xlabel="rank", ylabel=f"mean {value}", yscale="log", title=scale)
+    np.atleast_1d(axes)[0].legend(fontsize=6)
+    save(figure, path)

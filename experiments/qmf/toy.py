@@ -11,7 +11,6 @@ of the paper uses), QMF and QMFQ with 8 quantiles and the same rank. Finished fi
 from __future__ import annotations
 
 import argparse
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.qmf.curves import (
+    compile_models,
     frobenius_updates,
     kl_updates,
     make_model,
@@ -78,7 +78,7 @@ def make_units(options: argparse.Namespace) -> list[Unit]:
 
 def do_unit(unit: Unit) -> Unit:
     """Return the curve of a fit, and what became of the quantiles."""
-    _compile()
+    compile_models()
     planted = make_planted(unit["features"], unit["individuals"], RANK, unit["sample"])
     seed, n_iter = unit["sample"], unit["iterations"]
     if unit["method"] in UPDATES:
@@ -100,14 +100,6 @@ def do_unit(unit: Unit) -> Unit:
 
 def _distance(planted: Planted, model: Any) -> float:
     return quantile_distance(planted, model.quantiles_, model.quantile_weights_)
-
-
-@cache
-def _compile() -> None:
-    """Compile or load what the models need, once in a process: no part of their times."""
-    X = make_planted(6, 5, 2, 0).X
-    for name in ("QMF", "QMFQ"):
-        watched_model(make_model(name, 2, 0, {"n_quantiles": 3, "max_iter": 2}), X)
 
 
 def quantile_distance(planted: Planted, quantiles: np.ndarray, weights: np.ndarray) -> float:

@@ -388,6 +388,8 @@ def test_units_and_tables_of_the_reconstruction(tmp_path, X, monkeypatch):
     nmf = table[(table["method"] == "NMF") & (table["rank"] == 3)].iloc[0]
     numbers = (3 * (30 + 16) + 16) / (30 * 16)
     assert f"{nmf['KL']:.4g} ({numbers:.2g})" in text
+    omics_report.plot_ranks(table, "KL", tmp_path / "ranks.png")
+    assert (tmp_path / "ranks.png").exists()
 
 
 def test_units_and_tables_of_the_prediction(tmp_path, X, monkeypatch):
@@ -434,7 +436,7 @@ def test_units_and_tables_of_the_toy(tmp_path):
 
 def test_units_and_tables_of_the_noisy_study(tmp_path):
     small = {"samples": 2, "features": 12, "individuals": 15, "rank": 2}
-    varied = {"batches": 5, "inner": 4, "quantiles": 4, "iterations": 6, "outer": 3}
+    varied = {"batches": 5, "inner": 4, "quantiles": 4, "iterations": 6, "outer": 3, "updates": 9}
     options = noisy.read_options(arguments(**small, **varied))
     kinds = noisy.make_kinds(options)
     units = noisy.make_units([kind for panel in kinds.values() for kind in panel], options)
