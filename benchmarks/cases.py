@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks import soft, swift, transport
+from benchmarks import quantile, soft, swift, transport
 
 Run = Callable[[int], object]
 DENSE_SIDE = 250
@@ -322,6 +322,15 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
         )
         for operation in soft.OPERATIONS
         for with_gradient in (False, True)
+    },
+    **{
+        quantile.title(*shape): (
+            partial(quantile.problem, *shape),
+            quantile.RANK,
+            4,
+            quantile.LIBRARIES,
+        )
+        for shape in quantile.SHAPES
     },
     "SWIFT 1000x100x100, 100k nonzeros, R=40": (
         partial(swift.problem, (1000, 100, 100), 100_000),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import CASES
+from benchmarks.quantile import QuantileProblem
 from benchmarks.quiet import per_iteration
 from benchmarks.soft import SoftProblem
 from benchmarks.transport import SHARE, TransportProblem
@@ -30,7 +31,8 @@ def is_slow(case: str, library: str) -> int:
     """Return a smaller number of iterations where each takes seconds: they are as precise."""
     if library == "pyttb" and case.startswith("sparse"):
         return 2
-    return 1 if case.startswith(("transport", "SWIFT", "soft")) and "polyad" not in library else 0
+    slow = ("transport", "SWIFT", "soft", "quantile")
+    return 1 if case.startswith(slow) and "polyad" not in library else 0
 
 
 def main(case: str, library: str, repeats: int) -> None:
@@ -45,6 +47,9 @@ def main(case: str, library: str, repeats: int) -> None:
             seconds *= len(data.rows) / SHARE.get(library, len(data.rows))
         elif isinstance(data, SoftProblem):
             error = data.error_of(run(1))
+            seconds *= data.share(library)
+        elif isinstance(data, QuantileProblem):
+            error = None
             seconds *= data.share(library)
         else:
             error = squared_error(data, run(2 * n_iter))

@@ -231,7 +231,7 @@ PUBLIC = {
     ],
     "polyad.quantile": ["QMF", "QMFQ"],
     "polyad.quantile.projected": ["QMFQ"],
-    "polyad.report": ["plot_components", "write_report"],
+    "polyad.report": ["plot_components", "plot_transforms", "write_report"],
     "polyad.selection": ["RankSelection", "select_rank"],
     "polyad.soft": [
         *("Cost", "SoftGradients", "quantile_normalize", "soft_quantile", "soft_rank"),

@@ -3,7 +3,8 @@
 Estimators, by the data they are for: ``CP`` (even noise), ``NonnegativeCP`` (parts that add up),
 ``PoissonCP`` (counts), ``GeneralizedCP`` (yes and no, outliers, sizes, losses of your own),
 ``StochasticCP`` (larger than memory), ``SupervisedCP`` (samples with classes), ``SimilarityCP``
-(entries known to be similar), ``WassersteinCP`` (counts of entries that resemble each other).
+(entries known to be similar), ``WassersteinCP`` (counts of entries that resemble each other),
+``QMF`` and ``QMFQ`` (matrices whose features are on any scale).
 ``LabelledTensor.from_frame`` makes a tensor of a long table.
 
 Public names are imported on first use, so that ``import polyad`` stays quick.

@@ -26,7 +26,7 @@ def same_bits(one, other):
 @pytest.fixture(scope="module")
 def toy():
     X = planted()
-    return X, QMF(8, n_quantiles=8, random_state=0, max_iter=300, tol=0).fit(X)
+    return X, QMF(8, n_quantiles=8, random_state=0, max_iter=150, tol=0).fit(X)
 
 
 def test_the_toy_of_the_paper_is_reached(toy):
@@ -376,3 +376,22 @@ def test_any_matrix_gives_finite_numbers(n, d, m, scale, seed):
     assert np.isfinite(model.inverse_transform(model.transform(X))).all()
     assert np.isfinite(model.objective_)
     assert model.reconstruction_err_ >= 0
+
+
+def test_transforms_are_drawn():
+    from polyad import CP
+    from polyad.exceptions import InvalidInputError, InvalidTypeError
+    from polyad.report import plot_transforms
+
+    frame = pd.DataFrame(small(n_features=6), columns=list("abcdef"))
+    model = QMF(2, random_state=0, max_iter=5).fit(frame)
+    figure = plot_transforms(model, features=["e", 0])
+    assert [panel.get_title() for panel in figure.axes] == ["e", "a"]
+    line = figure.axes[0].lines[1]
+    np.testing.assert_allclose(line.get_ydata(), model.transform_table("e")["after"])
+    strongest = model.quantile_table()["inflation"].abs().idxmax()
+    assert plot_transforms(model, max_features=5).axes[0].get_title() == strongest
+    with pytest.raises(InvalidInputError, match="Nothing to draw"):
+        plot_transforms(model, max_features=0)
+    with pytest.raises(InvalidTypeError, match="CP learns no transforms"):
+        plot_transforms(CP(2, max_iter=2).fit(frame))

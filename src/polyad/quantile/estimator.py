@@ -91,7 +91,7 @@ class QMF(QuantileFamily):
         at random factors and equally spaced quantiles, as the paper does.
     n_init : int, default=1
         How often to fit from different seeds; the fit with the lowest objective is kept.
-    max_iter : int, default=1000
+    max_iter : int, default=2000
         The largest number of iterations.
     tol : float, default=1e-3
         Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
@@ -158,9 +158,8 @@ class QMF(QuantileFamily):
 
     **New samples.** The transform of a feature is learned on the samples of the fit, and held for
     new ones; with loadings and transforms held, the best scores of each sample are found by
-    Newton's method, also at the end of ``fit``. The problem is not convex: ``fit(X).transform(X)``
-    equals ``fit_transform(X)`` up to its tolerance, unless the scores of another sample fit a
-    sample better.
+    Newton's method, also at the end of ``fit``: ``fit(X).transform(X)`` equals
+    ``fit_transform(X)`` up to its tolerance. The problem is not convex; two starts are tried.
 
     References
     ----------
@@ -174,17 +173,19 @@ class QMF(QuantileFamily):
     >>> rng = np.random.default_rng(0)
     >>> W = rng.gamma(1.0, size=(40, 2)) @ rng.gamma(1.0, size=(2, 12))
     >>> X = W ** rng.uniform(0.5, 4.0, size=12)  # low rank up to a power of each feature
-    >>> model = QMF(2, random_state=0).fit(X)
+    >>> model = QMF(2, tol=1e-2, random_state=0).fit(X)
     >>> model.transform(X[:3]).shape
     (3, 2)
     >>> bool(model.reconstruction_err_ < 0.1 * X.mean())
     True
     """
 
-    # The lengths that the columns of the loadings had in the fit, which the penalty acts on, and
-    # the weight of the penalty of a sample.
+    # The lengths that the columns of the loadings had in the fit, which the penalty acts on; the
+    # weight of the penalty of a sample; and the scores at the end of the iterations, from the best
+    # of which a sample starts.
     _lengths: Array
     _ridge: float
+    _known: Array
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "nonnegative": ["boolean"],
@@ -207,7 +208,7 @@ class QMF(QuantileFamily):
         batch_size: int | None = None,
         init: str = "normalized",
         n_init: int = 1,
-        max_iter: int = 1000,
+        max_iter: int = 2000,
         tol: float = 1e-3,
         time_budget: float | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -265,11 +266,12 @@ class QMF(QuantileFamily):
         return list(start)
 
     def _earlier_parameters(self) -> list[Table]:
-        held = self._held()
         nonnegative = bool(self.nonnegative)
+        loadings = self.factors_[1].astype(np.float64) * self._lengths
+        scores = self.factors_[0].astype(np.float64) * (self.weights_ / self._lengths)
         return [
-            free_numbers(held.loadings, nonnegative=nonnegative),
-            free_numbers(held.known, nonnegative=nonnegative).T.copy(),
+            free_numbers(loadings, nonnegative=nonnegative),
+            free_numbers(scores, nonnegative=nonnegative).T.copy(),
             to_gaps(np.asarray(self.quantiles_, dtype=np.float64)),
             to_logits(np.asarray(self.quantile_weights_, dtype=np.float64)),
         ]
@@ -294,11 +296,13 @@ class QMF(QuantileFamily):
         per_sample = table.n_observed / table.shape[1]
         self._ridge = float(self.penalty) * per_sample / scores.shape[1]
         self._lengths = np.sqrt((loadings**2).sum(axis=0))
+        self._known = scores
         held = HeldModel(maps, loadings, scores, nonnegative, self._ridge, table.unit)
         return solve_scores(table, held), loadings
 
-    def _reorder(self, order: list[int]) -> None:
+    def _reorder(self, order: list[int], signs: Table) -> None:
         self._lengths = self._lengths[order]
+        self._known = self._known[:, order] * signs
 
     def _scores(self, table: FeatureTable) -> Table:
         scores: Table = solve_scores(table, self._held()) * self._lengths
@@ -306,11 +310,10 @@ class QMF(QuantileFamily):
 
     def _held(self) -> HeldModel:
         """Return the fitted model in the scale of the fit."""
-        known = self.factors_[0].astype(np.float64) * self.weights_ / self._lengths
         return HeldModel(
             self._maps(),
             self.factors_[1].astype(np.float64) * self._lengths,
-            known,
+            self._known,
             bool(self.nonnegative),
             self._ridge,
             self._unit,

@@ -405,7 +405,8 @@ class QuantileFamily(TensorEstimator):
         tensor = normalize_components(KruskalTensor(np.ones(scores.shape[1]), [scores, loadings]))
         order = weight_order(tensor)
         tensor = tensor.take(order)
-        self._reorder(order)
+        turned = (tensor.factors[1] * loadings[:, order]).sum(axis=0)
+        self._reorder(order, np.where(turned < 0.0, -1.0, 1.0))
         self.weights_ = tensor.weights.astype(dtype)
         self.factors_ = [np.ascontiguousarray(factor, dtype=dtype) for factor in tensor.factors]
         self.history_ = result.history
@@ -416,8 +417,8 @@ class QuantileFamily(TensorEstimator):
             table, self.factors_[0] * self.weights_[None, :]
         )
 
-    def _reorder(self, order: list[int]) -> None:
-        """Bring what a member keeps for each component into another order."""
+    def _reorder(self, order: list[int], signs: Table) -> None:
+        """Bring what a member keeps for each component into another order, with other signs."""
 
     def _mean_divergence(self, table: FeatureTable, scores: Table) -> float:
         """Return the mean divergence of samples from what scores stand for."""

@@ -55,7 +55,9 @@ class FeatureMaps:
         targets = np.linspace(0.0, 1.0, self.quantiles.shape[1])
         parts = (self.centres, self.rates, self.potentials, self.weights, self.quantiles, targets)
         centres, rates, potentials, weights, quantiles, targets = (
-            np.ascontiguousarray(part, dtype=np.float64) for part in parts
+            # Memory that may not be written to would have kernels compiled once more.
+            np.require(part, np.float64, ["C", "W"])
+            for part in parts
         )
         return Maps(centres, rates, potentials, weights, quantiles, targets, self.epsilon)
 
@@ -69,7 +71,7 @@ class FeatureMaps:
 
     def derivatives(self, w: Table) -> tuple[Table, Table, Table]:
         """Return the transforms of products (d, n), and their first and second derivatives."""
-        w = np.ascontiguousarray(w, dtype=np.float64)
+        w = np.require(w, np.float64, ["C", "W"])
         out = np.empty_like(w), np.empty_like(w), np.empty_like(w)
         numbers = self._numbers
         step = int(np.clip(_BLOCK // (w.shape[1] * numbers.targets.size), 1, 256))

@@ -237,10 +237,10 @@ def _pull_projection(Z: Table, values: Table, vectors: Table, gradient: Table, r
     kept, others = vectors[:, :rank], vectors[:, rank:]
     by_projector = Z.T @ gradient
     between = kept.T @ (by_projector + by_projector.T) @ others
-    gaps = values[:rank, None] - values[None, rank:]
+    largest = float(values[0]) if values[0] > 0.0 else 1.0
+    gaps = (values[:rank, None] - values[None, rank:]) / largest
     # Where two eigenvalues are equal, the vectors kept are a matter of rounding.
-    least = _SMALLEST_GAP * max(float(values[0]), np.finfo(np.float64).tiny)
-    between *= gaps / (gaps**2 + least**2)
+    between *= gaps / (gaps**2 + _SMALLEST_GAP**2) / largest
     result: Table = (gradient @ kept) @ kept.T
     # The derivative with respect to A is symmetric; half of it counts twice.
     inside = Z @ kept, Z @ others

@@ -2,5 +2,6 @@
 
 from polyad.report.html import write_report
 from polyad.report.plots import plot_components
+from polyad.report.transforms import plot_transforms
 
-__all__ = ["plot_components", "write_report"]
+__all__ = ["plot_components", "plot_transforms", "write_report"]

@@ -50,7 +50,7 @@ def plot_components(
     matplotlib.figure.Figure
     """
     check_is_fitted(model)
-    figure_class = _figure_class()
+    make = figure_class()
     n_modes = len(model.factors_)
     chosen = [model._mode_number(mode) for mode in (range(1, n_modes) if modes is None else modes)]
     if not chosen or max_components < 1:
@@ -59,14 +59,14 @@ def plot_components(
     weights = to_numpy(model.weights_)
     shown = leading_components(model, max_components)
     size = (4.2 * len(chosen), 1.9 * len(shown) + 0.5)
-    figure = figure_class(figsize=size, layout="constrained")
+    figure = make(figsize=size, layout="constrained")
     panels = figure.subplots(len(shown), len(chosen), squeeze=False)
     for row, r in zip(panels, shown, strict=True):
         for panel, mode in zip(row, chosen, strict=True):
             _draw_column(panel, model, r, mode, top)
         row[0].set_ylabel(f"component {r}\nweight {weights[r]:.3g}", fontsize=9)
     for panel, mode in zip(panels[0], chosen, strict=True):
-        panel.set_title(_shorten(mode_title(model, mode)))
+        panel.set_title(shorten(mode_title(model, mode)))
     return figure
 
 
@@ -82,7 +82,7 @@ def plot_history(model: TensorEstimator) -> Any:
     -------
     matplotlib.figure.Figure
     """
-    figure = _figure_class()(figsize=(5.5, 3.0), layout="constrained")
+    figure = figure_class()(figsize=(5.5, 3.0), layout="constrained")
     model.history_.plot(figure.subplots())
     return figure
 
@@ -115,7 +115,7 @@ def _draw_column(panel: Any, model: TensorEstimator, component: int, mode: int, 
     values = leading.to_numpy()
     positions = np.arange(len(values))
     panel.barh(positions, values, color=np.where(values < 0, _NEGATIVE, _POSITIVE))
-    panel.set_yticks(positions, [_shorten(str(label)) for label in leading.index], fontsize=7)
+    panel.set_yticks(positions, [shorten(str(label)) for label in leading.index], fontsize=7)
     panel.axvline(0, color="0.7", linewidth=0.8)
 
 
@@ -125,13 +125,14 @@ def visible(leading: pd.Series) -> pd.Series:
     return leading[size > 1e-3 * size.max()] if len(leading) else leading
 
 
-def _shorten(text: str, width: int = 34) -> str:
+def shorten(text: str, width: int = 34) -> str:
+    """Return a label that fits beside a picture."""
     text = text if len(text) <= width else text[: width - 1] + "…"
     # A dollar sign would begin a formula.
     return text.replace("$", r"\$")
 
 
-def _figure_class() -> Any:
+def figure_class() -> Any:
     """Return matplotlib's Figure, which draws without any window system."""
     try:
         from matplotlib.figure import Figure

@@ -22,7 +22,7 @@ import numpy as np
 
 from polyad.compiled import kernel
 from polyad.soft.blocks import Rows, make_densities, row_of
-from polyad.soft.kernels import couple, eliminate, substitute
+from polyad.soft.kernels import couple, eliminate, hold, substitute
 from polyad.soft.newton import Room, make_room
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def solve_targets(room: Room, b: Vector, mu: Vector) -> None:
     for j in range(b.size):
         mu[j] = b[j] * room.step[j]
         room.ground[j] = _RIDGE * b[j]
+    hold(b, room.ground)
     eliminate(room.couplings, room.ground, room.factor, room.pivots)
     substitute(room.factor, room.pivots, mu)
 
@@ -123,6 +124,7 @@ def solve_nodes(room: Room, small: Room, masses: Vector, b: Vector, mu: Vector) 
             total += A[k, j] * (b[j] * room.step[j])
         t[k] = masses[k] * total
         small.ground[k] = _RIDGE * masses[k]
+    hold(masses, small.ground)
     eliminate(small.couplings, small.ground, small.factor, small.pivots)
     substitute(small.factor, small.pivots, t)
     for j in range(b.size):

@@ -90,7 +90,7 @@ def solve_block(
                     rows.x[row], row_of(rows.y, row), a, b, g, task, room, small
                 )
             count += more
-        polish(room, a, b, g, task.epsilon)
+        polish(room, b, g, task.epsilon)
         errors[row], counts[row] = error, count
 
 

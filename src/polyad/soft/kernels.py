@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 # Of a target without weight, which the largest exponent of a value does not know of.
 _LARGEST_EXPONENT = 600.0
+# What a value gives to a target that it takes no part in, over the root of its weight.
+_NO_PART = 1e-40
+# Rows from which on a view of their end, which the compiler knows to be whole, is worth making.
+_LONG = 32
 
 
 @kernel
@@ -131,40 +135,78 @@ def couple(
 ) -> None:
     """Fill the upper triangle of ``couplings`` with (P' diag(1/a) P)_jk, j < k.
 
-    ``roots`` are 1 / sqrt(a), or zero where ``a`` is. ``W`` is room for the plan times those.
+    ``roots`` are 1 / sqrt(a), or zero where ``a`` is. ``W`` is room for the plan times those. Sums
+    run over the values that both targets have a part in: few of them, if epsilon is small and the
+    values are sorted.
     """
     m, n = K.shape
+    first, last = np.empty(m + 2, np.int64), np.empty(m + 2, np.int64)
     for j in range(m):
         s = scale[j]
         for i in range(n):
             W[j, i] = s * K[j, i] * (roots[i] * shares[i])
+        first[j], last[j] = 0, n
+        while first[j] < n and W[j, first[j]] <= _NO_PART:
+            first[j] += 1
+        while last[j] > first[j] and W[j, last[j] - 1] <= _NO_PART:
+            last[j] -= 1
     for j in range(0, m - 1, 2):
-        # Two rows at once: each number that is read is used twice.
-        h = 0.0
-        for i in range(n):
-            h += W[j, i] * W[j + 1, i]
-        couplings[j, j + 1] = h
+        begin, end = min(first[j], first[j + 1]), max(last[j], last[j + 1])
+        couplings[j, j + 1] = _product(W[j, begin:end], W[j + 1, begin:end])
         k = j + 2
         while k + 3 <= m:
-            h00, h01, h02, h10, h11, h12 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-            for i in range(n):
-                w0, w1 = W[j, i], W[j + 1, i]
-                h00 += w0 * W[k, i]
-                h01 += w0 * W[k + 1, i]
-                h02 += w0 * W[k + 2, i]
-                h10 += w1 * W[k, i]
-                h11 += w1 * W[k + 1, i]
-                h12 += w1 * W[k + 2, i]
-            couplings[j, k], couplings[j, k + 1], couplings[j, k + 2] = h00, h01, h02
-            couplings[j + 1, k], couplings[j + 1, k + 1], couplings[j + 1, k + 2] = h10, h11, h12
+            low = max(begin, min(first[k], first[k + 1], first[k + 2]))
+            high = max(low, min(end, max(last[k], last[k + 1], last[k + 2])))
+            h = _six_products(
+                *(W[j, low:high], W[j + 1, low:high]),
+                *(W[k, low:high], W[k + 1, low:high], W[k + 2, low:high]),
+            )
+            couplings[j, k], couplings[j, k + 1], couplings[j, k + 2] = h[0], h[1], h[2]
+            couplings[j + 1, k], couplings[j + 1, k + 1], couplings[j + 1, k + 2] = h[3], h[4], h[5]
             k += 3
         while k < m:
-            h00, h10 = 0.0, 0.0
-            for i in range(n):
-                h00 += W[j, i] * W[k, i]
-                h10 += W[j + 1, i] * W[k, i]
-            couplings[j, k], couplings[j + 1, k] = h00, h10
+            low = max(begin, first[k])
+            high = max(low, min(end, last[k]))
+            couplings[j, k] = _product(W[j, low:high], W[k, low:high])
+            couplings[j + 1, k] = _product(W[j + 1, low:high], W[k, low:high])
             k += 1
+
+
+@kernel
+def _product(u: Vector, v: Vector) -> float:
+    total = 0.0
+    for i in range(u.size):
+        total += u[i] * v[i]
+    return total
+
+
+@kernel
+def _six_products(
+    u0: Vector, u1: Vector, v0: Vector, v1: Vector, v2: Vector
+) -> tuple[float, float, float, float, float, float]:
+    """Return the products of two vectors with three: each number that is read is used again."""
+    h00, h01, h02, h10, h11, h12 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for i in range(u0.size):
+        h00 += u0[i] * v0[i]
+        h01 += u0[i] * v1[i]
+        h02 += u0[i] * v2[i]
+        h10 += u1[i] * v0[i]
+        h11 += u1[i] * v1[i]
+        h12 += u1[i] * v2[i]
+    return h00, h01, h02, h10, h11, h12
+
+
+@kernel
+def hold(b: Vector, ground: Vector) -> None:
+    """Connect the target of the largest weight to the ground, where the sum of rounding then goes.
+
+    It would be divided by the couplings of small targets otherwise. A right-hand side whose sum is
+    zero has a solution that is zero there, whatever the connection.
+    """
+    largest = 0
+    for j in range(b.size):
+        largest = j if b[j] > b[largest] else largest
+    ground[largest] += b[largest]
 
 
 @kernel
@@ -173,26 +215,42 @@ def eliminate(couplings: Table, ground: Vector, factor: Table, pivots: Vector) -
 
     ``factor`` gets the multipliers above its diagonal, ``pivots`` the pivots; a pivot of zero
     belongs to a part of the graph without ground, whose unknowns are only known up to a constant.
+    A row ends with its last coupling, or that of a row above that reaches it.
     """
     m = ground.size
+    ends = np.empty(m, np.int64)
     for j in range(m):
+        ends[j] = m
+        while ends[j] > j + 1 and couplings[j, ends[j] - 1] == 0.0:
+            ends[j] -= 1
         for k in range(j + 1, m):
             factor[j, k] = couplings[j, k]
     for k in range(m):
         pivot = ground[k]
-        for j in range(k + 1, m):
+        for j in range(k + 1, ends[k]):
             pivot += factor[k, j]
         pivots[k] = pivot
         if not pivot > 0.0:
             continue
-        for i in range(k + 1, m):
+        for i in range(k + 1, ends[k]):
             multiplier = factor[k, i] / pivot
             if multiplier > 0.0:
+                ends[i] = max(ends[i], ends[k])
                 ground[i] += multiplier * ground[k]
-                for j in range(i + 1, m):
+                end = ends[k]
+                if end - i > _LONG:
+                    _add_multiple(multiplier, factor[k, i + 1 : end], factor[i, i + 1 : end])
+                    continue
+                for j in range(i + 1, end):
                     factor[i, j] += multiplier * factor[k, j]
-        for i in range(k + 1, m):
+        for i in range(k + 1, ends[k]):
             factor[k, i] /= pivot
+
+
+@kernel
+def _add_multiple(multiplier: float, v: Vector, out: Vector) -> None:
+    for j in range(v.size):
+        out[j] += multiplier * v[j]
 
 
 @kernel

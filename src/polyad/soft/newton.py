@@ -27,6 +27,7 @@ from polyad.soft.kernels import (
     eliminate,
     evaluate,
     gibbs,
+    hold,
     squared_table,
     substitute,
 )
@@ -46,14 +47,16 @@ _REJECTIONS = 16
 # The largest change of g / epsilon in a step, at first, which grows while steps of that length are
 # good, and at most, where numbers stay in range; and how far it may get from where K was made.
 _LONG, _LONGEST, _LENGTHEN, _REACH = 10.0, 300.0, 4.0, 60.0
+# A tiny weight, and what is next to nothing as a part of what a target should get.
+_TINY_WEIGHT, _NEXT_TO_NOTHING = 1e-9, 1e-30
 # Annealing begins at a part of the range of the costs and goes down by a factor, roughly.
 _FIRST, _FACTOR, _ROUGH, _ROUGH_STEPS = 0.1, 0.25, 0.001, 50
 _MOST_LEVELS = 60
 # Bins for rough solutions: their number, and how many of them the width of the kernel must cover.
 N_BINS = 32
 _BINS_PER_WIDTH = 2.0
-# How well the last level is solved with bins: about what the bins themselves are wrong by.
-_BINNED = 0.01
+# How well the last level is solved with bins, about what the bins are wrong by, and those above.
+_BINNED, _ROUGH_BINNED = 0.01, 0.1
 
 
 class Room(NamedTuple):
@@ -126,6 +129,9 @@ def newton(room: Room, a: Vector, b: Vector, g: Vector, task: Task) -> tuple[flo
     set_weights(b, room)
     gibbs(room.table, room.log_b, scale, g, inverse, K, room.top)
     error, value = evaluate(K, scale, a, b, room.shares, columns)
+    if revive(room, b, g, task.epsilon):
+        gibbs(room.table, room.log_b, scale, g, inverse, K, room.top)
+        error, value = evaluate(K, scale, a, b, room.shares, columns)
     used, damping, longest = 0, 0.0, _LONG
     while error > task.tol and used < task.budget:
         used += 1
@@ -174,6 +180,7 @@ def newton_step(room: Room, b: Vector, damping: float) -> float:
     for j in range(b.size):
         step[j] = b[j] - columns[j] if b[j] > 0.0 else 0.0
         ground[j] = damping * max(b[j], columns[j])
+    hold(b, ground)
     eliminate(room.couplings, ground, room.factor, room.pivots)
     substitute(room.factor, room.pivots, step)
     low, high = np.inf, -np.inf
@@ -193,6 +200,20 @@ def sinkhorn_step(b: Vector, columns: Vector, step: Vector) -> None:
         if b[j] > 0.0:
             step[j] = np.log(b[j] / max(columns[j], 1e-300))
             step[j] = min(max(step[j], -_LONG), _LONG)
+
+
+@kernel
+def revive(room: Room, b: Vector, g: Vector, epsilon: float) -> bool:
+    """Take a Sinkhorn step, in logarithms, for tiny targets that get next to nothing.
+
+    No Newton step would find them: they are coupled to no other. Return whether there are any.
+    """
+    found = False
+    for j in range(b.size):
+        if 0.0 < b[j] < _TINY_WEIGHT and room.columns[j] < _NEXT_TO_NOTHING * b[j]:
+            g[j] = -epsilon * _log_sum(room, j, 1.0 / epsilon)
+            found = True
+    return found
 
 
 @kernel
@@ -230,7 +251,7 @@ def bounds(values: Vector) -> tuple[float, float]:
 
 @kernel
 def anneal(
-    room: Room, a: Vector, b: Vector, g: Vector, task: Task, level: float, last: float
+    room: Room, a: Vector, b: Vector, g: Vector, task: Task, level: float, last: float, tol: float
 ) -> float:
     """Solve roughly for ``level`` and below, while it is above ``last`` and the wanted epsilon.
 
@@ -241,13 +262,13 @@ def anneal(
     if n_levels > _MOST_LEVELS:
         factor = _FACTOR ** (n_levels / _MOST_LEVELS)
     while level >= last and level > task.epsilon:
-        newton(room, a, b, g, Task(level, _ROUGH, _ROUGH_STEPS))
+        newton(room, a, b, g, Task(level, tol, _ROUGH_STEPS))
         level = max(task.epsilon, factor * level)
     return level
 
 
 @kernel
-def polish(room: Room, a: Vector, b: Vector, g: Vector, epsilon: float) -> None:
+def polish(room: Room, b: Vector, g: Vector, epsilon: float) -> None:
     """Give targets without weight the potential that they would keep with a little of it.
 
     Then take the mean of ``g`` away, which the plan does not depend on. Follows :func:`newton`.
@@ -255,14 +276,26 @@ def polish(room: Room, a: Vector, b: Vector, g: Vector, epsilon: float) -> None:
     mean = 0.0
     for j in range(b.size):
         if not b[j] > 0.0:
-            total = 0.0
-            for i in range(a.size):
-                total += room.K[j, i] * room.shares[i]
-            if total > 0.0:
-                g[j] -= epsilon * np.log(total)
+            g[j] = -epsilon * _log_sum(room, j, 1.0 / epsilon)
         mean += b[j] * g[j]
     for j in range(b.size):
         g[j] -= mean
+
+
+@kernel
+def _log_sum(room: Room, j: int, inverse: float) -> float:
+    """Return the logarithm of the sum that a target would have with a potential of zero."""
+    highest, total = -np.inf, 0.0
+    for i in range(room.shares.size):
+        if room.shares[i] > 0.0:
+            exponent = np.log(room.shares[i]) - room.top[i] - room.table[j, i] * inverse
+            highest = max(highest, exponent)
+    for i in range(room.shares.size):
+        if room.shares[i] > 0.0:
+            exponent = np.log(room.shares[i]) - room.top[i] - room.table[j, i] * inverse
+            total += np.exp(exponent - highest)
+    result: float = highest + np.log(total)
+    return result
 
 
 @kernel
@@ -283,10 +316,10 @@ def solve_cold(
         fill_bins(x, a, low, high, bins)
         squared_table(bins[0], y, small.table)
         width = _BINS_PER_WIDTH * (high - low) / N_BINS
-        level = anneal(small, bins[1], b, g, task, level, width * width)
+        level = anneal(small, bins[1], b, g, task, level, width * width, _ROUGH_BINNED)
         if level >= width * width:
             newton(small, bins[1], b, g, Task(level, _BINNED, _ROUGH_STEPS))
-    anneal(room, a, b, g, task, level, 0.0)
+    anneal(room, a, b, g, task, level, 0.0, _ROUGH)
     return newton(room, a, b, g, task)
 
 
@@ -298,5 +331,6 @@ def solve_cold_table(a: Vector, b: Vector, g: Vector, task: Task, room: Room) ->
     for j in range(b.size):
         low, high = bounds(room.table[j])
         lowest, highest = min(lowest, low), max(highest, high)
-    anneal(room, a, b, g, task, max(_FIRST * (highest - lowest), task.epsilon), 0.0)
+    level = max(_FIRST * (highest - lowest), task.epsilon)
+    anneal(room, a, b, g, task, level, 0.0, _ROUGH)
     return newton(room, a, b, g, task)

@@ -51,6 +51,10 @@ _NO_ROWS = Rows(*(np.empty((0, 1)) for _ in range(4)))
 # Up to so many targets, and where a quadrature of the values has more than a part of them, the
 # system in the targets is solved as it is. Nodes are solved better than the rows they stand for.
 _FEW_TARGETS, _PART, _NODE_TOL = 64, 0.5, 1e-2
+# Where nodes are many, too: the solution starts from that of a larger epsilon, roughly solved.
+_COARSER, _ROUGH = 4.0, 1e-3
+# Rows that fail are solved again, through values of epsilon that are halved, with many steps.
+_WELL, _SLOW_STEPS, _MOST_LEVELS = 1e-6, 2000, 40
 
 
 @dataclass(frozen=True)
@@ -184,22 +188,44 @@ class RowTransport:
             Newton steps for each row.
         """
         d, m = self.rows.x.shape[0], self.rows.y.shape[1]
-        if start is None and (nodes := self._nodes()) is not None:
-            found = nodes.solve(tol=_NODE_TOL * tol, max_iter=max_iter)
-            start = nodes.extend(found.potentials)
+        if start is None and self.cost is None and m > _FEW_TARGETS:
+            start = self._start(tol, max_iter)
         potentials = np.zeros((d, m)) if start is None else np.array(start, np.float64, order="C")
         errors, counts = np.empty(d), np.empty(d, np.int64)
         task = Task(self.epsilon, float(tol), int(max_iter))
 
+        rows = self._sorted()[0].rows if m > _FEW_TARGETS else self.rows
+
         def solve(first: int, last: int) -> None:
             costs, _ = self._tables(first, last)
             solve_block(
-                *(self.rows, costs, potentials, start is not None, task),
+                *(rows, costs, potentials, start is not None, task),
                 *(errors, counts, first, last),
             )
 
         run_blocks(solve, self._blocks())
+        left = np.flatnonzero((errors > tol) & np.isfinite(errors))
+        if left.size and max_iter == _MAX_ITER:
+            again = self._solve_slowly(left, tol)
+            better = again.error < errors[left]
+            potentials[left[better]] = again.potentials[better]
+            errors[left] = np.minimum(errors[left], again.error)
+            counts[left] += again.n_iter
         return Solution(potentials, errors, counts, float(tol))
+
+    def _solve_slowly(self, which: NDArray[np.int64], tol: float) -> Solution:
+        """Solve some rows through many values of epsilon, each of them well."""
+        x = self.rows.x[which]
+        y, a, b = (part if len(part) == 1 else part[which] for part in self.rows[1:])
+        span = max(float(x.max()), float(y.max())) - min(float(x.min()), float(y.min()))
+        levels = 2.0 * np.log2(span) - np.log2(self.epsilon) if span > 0.0 else 1.0
+        n_levels = int(np.clip(levels, 1, _MOST_LEVELS))
+        start = np.zeros((which.size, y.shape[1]))
+        for k in range(n_levels, -1, -1):
+            level = RowTransport(x, y, a, b, epsilon=self.epsilon * 2.0**k, cost=self.cost)
+            found = level.solve(start=start, tol=tol if k == 0 else _WELL, max_iter=_SLOW_STEPS)
+            start = found.potentials
+        return found
 
     def average_targets(self, potentials: Table, q: Table) -> Table:
         """Return ``P q / a`` (d, n): for each value, the mean of ``q`` (m) over its targets."""
@@ -225,6 +251,26 @@ class RowTransport:
             self._blocks(),
         )
         return out
+
+    def _start(self, tol: float, max_iter: int) -> Table | None:
+        """Return where many targets start from: the solution of nodes, or of a larger epsilon."""
+        if (nodes := self._nodes()) is not None:
+            found = nodes.solve(tol=_NODE_TOL * tol, max_iter=max_iter)
+            return nodes.extend(found.potentials)
+        x, y, a, b = self.rows
+        if _COARSER * self.epsilon > float(np.ptp(y)) ** 2:
+            return None
+        coarser = RowTransport(x, y, a, b, epsilon=_COARSER * self.epsilon)
+        return coarser.solve(tol=max(tol, _ROUGH)).potentials
+
+    def _sorted(self) -> tuple[RowTransport, NDArray[np.int64]]:
+        """Return this transport with the values of each row in increasing order, and that order."""
+        x, y, a, b = self.rows
+        order = np.argsort(x, axis=1)
+        same = RowTransport(
+            *(_take(x, order), y, _take(a, order), b), epsilon=self.epsilon, cost=self.cost
+        )
+        return same, order
 
     def _nodes(self) -> RowTransport | None:
         """Return the transport from the targets to nodes that stand for the values.
@@ -267,7 +313,10 @@ class RowTransport:
         out = np.empty((d, n)), np.empty((d, n)), np.empty((d, m)), np.empty((d, numbers.shape[1]))
 
         nodes, node_potentials = _NO_ROWS, np.empty((0, 0))
-        if (reduced := self._nodes()) is not None:
+        reduced = self._nodes()
+        if reduced is None and m > _FEW_TARGETS and not _is_sorted(self.rows.x):
+            return self._pull_sorted(potentials, numbers, G, of_rows=of_rows)
+        if reduced is not None:
             nodes = reduced.rows
             values = RowTransport(nodes.y, nodes.x, nodes.b, nodes.a, epsilon=self.epsilon)
             node_potentials = values.extend(potentials)
@@ -281,6 +330,19 @@ class RowTransport:
 
         run_blocks(pull, self._blocks())
         return Gradients(*out)
+
+    def _pull_sorted(
+        self, potentials: Table, numbers: Table, G: Table, *, of_rows: bool
+    ) -> Gradients:
+        """Pull with the values in order, which makes the couplings of many targets few."""
+        same, order = self._sorted()
+        if of_rows:
+            found = same._pull(potentials, numbers, _take(G, order), of_rows=True)
+        else:
+            found = same._pull(potentials, _take(numbers, order), G, of_rows=False)
+        back = np.argsort(order, axis=1)
+        by_numbers = found.numbers if of_rows else _take(found.numbers, back)
+        return Gradients(_take(found.x, back), _take(found.a, back), found.b, by_numbers)
 
     def costs(self, first: int, last: int) -> Table:
         """Return the costs of some rows, (rows, n, m)."""
@@ -309,3 +371,13 @@ class RowTransport:
         (d, n), m = self.rows.x.shape, self.rows.y.shape[1]
         step = int(np.clip(_BLOCK // (n * m), _FEWEST, _MOST))
         return ((first, min(first + step, d)) for first in range(0, d, step))
+
+
+def _take(rows: Table, order: NDArray[np.int64]) -> Table:
+    """Return the entries of rows, or of the one that all share, in the order of each row."""
+    taken: Table = rows[0][order] if len(rows) == 1 else np.take_along_axis(rows, order, axis=1)
+    return taken
+
+
+def _is_sorted(rows: Table) -> bool:
+    return bool((np.diff(rows, axis=1) >= 0.0).all())

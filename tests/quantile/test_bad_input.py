@@ -1,0 +1,110 @@
+"""One clear error for each thing that cannot be done, before any work starts."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from polyad import QMF, QMFQ
+from polyad.exceptions import CheckpointError, InvalidInputError, InvalidTypeError
+from tests.quantile.planted import small
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+BOTH = pytest.mark.parametrize("estimator", [QMF, QMFQ])
+
+
+def negative():
+    X = small()
+    X[2, 3] = -1.0
+    return X
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("parameters", "X", "words"),
+    [
+        ({}, negative(), r"Negative values.*first at \(2, 3\).*divergence='frobenius'"),
+        ({}, np.ones((3, 4, 5)), "has 3 modes"),
+        ({}, np.full((4, 4), np.inf), "infinity"),
+        ({}, np.array([["a", "b"], ["c", "d"]]), "does not hold numbers"),
+        ({"n_components": 9}, small(), r"n_components=9 is too large.*rank at most 8"),
+        ({"n_components": 0}, small(), "n_components"),
+        ({"n_quantiles": 1}, small(), "n_quantiles"),
+        ({"epsilon": 0.0}, small(), "epsilon"),
+        ({"epsilon": -1.0}, small(), "epsilon"),
+        ({"divergence": "euclid"}, small(), "'euclid' is not known.*'kl', 'frobenius'"),
+        ({"solver": "sgd"}, small(), "solver"),
+        ({"learning_rate": 0.0}, small(), "learning_rate"),
+        ({"max_iter": 0}, small(), "max_iter"),
+        ({"tol": -1.0}, small(), "tol"),
+        ({"n_jobs": 0}, small(), "n_jobs=0"),
+    ],
+)
+def test_values_that_are_refused(estimator, parameters, X, words):
+    with pytest.raises(ValueError, match=words):
+        estimator(**parameters).fit(X)
+
+
+@BOTH
+def test_types_that_are_refused(estimator):
+    with pytest.raises(InvalidTypeError, match=r"Sparse data.*X.toarray\(\)"):
+        estimator().fit(scipy.sparse.csr_array(small()))
+    for divergence in (3, object(), QMF):
+        with pytest.raises(InvalidTypeError, match="is no divergence"):
+            estimator(divergence=divergence).fit(small())
+    with pytest.raises(InvalidTypeError, match="callbacks"):
+        estimator(callbacks=[3]).fit(small())
+
+
+def test_what_only_qmf_refuses():
+    with pytest.raises(InvalidInputError, match="batch_size=3 is for solver='adam'"):
+        QMF(batch_size=3, solver="lbfgs").fit(small())
+    for wrong in ({"batch_size": 0}, {"penalty": -1.0}, {"init": "nmf"}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            QMF(**wrong).fit(small())
+    with pytest.raises(ValueError, match="projector"):
+        QMFQ(projector="pca").fit(small())
+
+
+@BOTH
+def test_a_fitted_model_refuses(estimator):
+    X = small()
+    model = estimator(2, max_iter=2, random_state=0).fit(X)
+    with pytest.raises(ValueError, match="X has 7 features"):
+        model.transform(X[:, :7])
+    with pytest.raises(InvalidInputError, match="Negative values"):
+        model.transform(-X)
+    with pytest.raises(InvalidInputError, match=r"shape \(15, 3\); \(n_samples, 2\)"):
+        model.inverse_transform(np.ones((15, 3)))
+    with pytest.raises(InvalidInputError, match="not finite"):
+        model.inverse_transform(np.full((1, 2), np.nan))
+    for feature in (8, -9, "gene", True, 1.5):
+        with pytest.raises(InvalidInputError, match="does not exist; there are 8"):
+            model.transform_table(feature)
+    with pytest.raises(InvalidInputError, match="n_points"):
+        model.transform_table(0, n_points=1)
+    with pytest.raises(InvalidInputError, match=r"warm_start=True.*shape \(15, 8\)"):
+        model.set_params(warm_start=True).fit(X[:9])
+    with pytest.raises(InvalidInputError, match=r"16 quantiles.*n_quantiles=4"):
+        model.set_params(n_quantiles=4).fit(X)
+
+
+@BOTH
+def test_a_failed_fit_leaves_the_model_as_it_was(estimator):
+    X = small()
+    model = estimator(2, max_iter=2, random_state=0).fit(X)
+    before = model.transform(X)
+    with pytest.raises(InvalidInputError):
+        model.fit(-X)
+    np.testing.assert_array_equal(model.transform(X), before)
+
+
+@BOTH
+@pytest.mark.parametrize("change", [{"epsilon": 0.1}, {"n_quantiles": 5}, {"random_state": 1}])
+def test_a_checkpoint_of_another_fit_is_refused(tmp_path, estimator, change):
+    parameters = {"random_state": 0, "max_iter": 2, "checkpoint": tmp_path / "state"}
+    estimator(**parameters).fit(small())
+    with pytest.raises(CheckpointError, match=next(iter(change))):
+        estimator(**{**parameters, **change}).fit(small())
+    with pytest.raises(CheckpointError, match="data"):
+        estimator(**parameters).fit(small(seed=1))

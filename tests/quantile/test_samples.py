@@ -1,0 +1,122 @@
+"""Learned transforms as fixed functions, and the scores of samples under them."""
+
+import numpy as np
+import pytest
+
+from polyad.quantile.divergence import Frobenius, KullbackLeibler, cross, curvature
+from polyad.quantile.features import feature_table
+from polyad.quantile.maps import learned_maps
+from polyad.quantile.parameters import factor, pinned_quantiles, softmax
+from polyad.quantile.rows import HeldModel, solve_scores
+from tests.quantile.planted import small
+from tests.quantile.twin import transported
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def learned(n=14, d=5, m=6, epsilon=0.01, seed=0):
+    from polyad.soft.squash import squash
+    from polyad.soft.transport import RowTransport
+
+    rng = np.random.default_rng(seed)
+    W, B = rng.gamma(1.0, size=(d, n)), softmax(rng.normal(size=(d, m)))
+    low = rng.normal(size=(d, 1))
+    Q, _ = pinned_quantiles(rng.normal(size=(d, m - 1)), low, low + 3)
+    a = np.full((1, n), 1 / n)
+    y = np.linspace(0, 1, m)[None]
+    transport = RowTransport(squash(W, a).values, y, a, B, epsilon=epsilon)
+    g = transport.solve().potentials
+    maps = learned_maps(W, a, potentials=g, weights=B, quantiles=Q, epsilon=epsilon)
+    return W, maps
+
+
+@pytest.mark.parametrize("epsilon", [5e-3, 1e-2, 1.0])
+def test_they_agree_with_the_transport_on_the_samples_of_the_fit(epsilon):
+    W, maps = learned(epsilon=epsilon)
+    values = maps.values(W)
+    a = np.full(W.shape[1], 1 / W.shape[1])
+    for i in range(len(W)):
+        expected = transported(W[i], a, maps.weights[i], maps.quantiles[i], epsilon)
+        np.testing.assert_allclose(values[i], expected, atol=1e-7)
+
+
+def test_their_derivatives_by_differences():
+    _, maps = learned()
+    w = np.linspace(-1, 5, 200) * np.ones((5, 1))
+    _, slope, bend = maps.derivatives(w)
+    h = 1e-5
+    up, down = maps.derivatives(w + h), maps.derivatives(w - h)
+    np.testing.assert_allclose(slope, (up[0] - down[0]) / (2 * h), atol=1e-7)
+    np.testing.assert_allclose(bend, (up[1] - down[1]) / (2 * h), atol=1e-5)
+    assert (slope >= -1e-14).all()
+
+
+def test_far_away_they_stay_in_the_range():
+    _, maps = learned()
+    far = maps.values(np.array([-1e300, -1e10, 1e10, 1e300]) * np.ones((5, 1)))
+    assert (np.diff(far, axis=1) >= 0).all()
+    assert (far >= maps.quantiles[:, :1]).all()
+    assert (far <= maps.quantiles[:, -1:]).all()
+
+
+def test_the_inverse_inverts():
+    W, maps = learned()
+    inner = np.sort(W, axis=1)[:, 2:-2]
+    found = maps.values(maps.inverse(maps.values(inner)))
+    np.testing.assert_allclose(found, maps.values(inner), atol=0.02)
+
+
+@pytest.mark.parametrize("nonnegative", [True, False])
+@pytest.mark.parametrize("divergence", [KullbackLeibler(), Frobenius()])
+def test_scores_are_at_a_minimum(nonnegative, divergence):
+    rng = np.random.default_rng(0)
+    W, maps = learned()
+    maps = learned_maps(
+        *(W, np.full((1, 14), 1 / 14)),
+        potentials=maps.potentials,
+        weights=maps.weights,
+        quantiles=maps.quantiles - maps.quantiles[:, :1] + 0.1,
+        epsilon=0.01,
+    )
+    loadings = rng.gamma(1.0, size=(5, 2))
+    table = feature_table(rng.uniform(0.2, 2.5, size=(7, 5)), divergence)
+    held = HeldModel(maps, loadings, rng.gamma(1.0, size=(9, 2)), nonnegative, 0.1, 2.0)
+    scores = solve_scores(table, held)
+
+    def objective(z):
+        v = factor(z, nonnegative=nonnegative)
+        Y = maps.values(loadings @ v.T) + table.guard
+        return divergence.value(table.shifted, Y).sum(axis=0) / 2.0 + 0.05 * (z**2).sum(axis=1)
+
+    z = np.log(scores) if nonnegative else scores
+    best = objective(z)
+    for _ in range(30):
+        assert (objective(z + 1e-3 * rng.normal(size=z.shape)) >= best - 1e-12).all()
+
+
+def test_sums_for_all_pairs():
+    class Own:
+        def value(self, x, y):
+            return (x - y) ** 4
+
+        def derivative(self, x, y):
+            return 4 * (y - x) ** 3
+
+    rng = np.random.default_rng(0)
+    x, y = rng.gamma(1.0, size=(5, 3)), rng.gamma(1.0, size=(5, 4))
+    for divergence in (KullbackLeibler(), Frobenius(), Own()):
+        expected = [[divergence.value(x[:, i], y[:, j]).sum() for j in range(4)] for i in range(3)]
+        np.testing.assert_allclose(cross(divergence, x, y), expected)
+    low, high = np.full((5, 1), y.min()), np.full((5, 1), y.max())
+    found = curvature(Own(), y + 0.5, y, low, high)
+    np.testing.assert_allclose(found, 12 * 0.25 * np.ones_like(y), rtol=1e-3)
+
+
+def test_values_below_the_range_of_the_fit_are_taken():
+    """New samples may have entries outside the range of the fit."""
+    from polyad import QMF
+
+    X = small()
+    model = QMF(2, random_state=0, max_iter=5, tol=1.0).fit(X)
+    features = model.transform(np.concatenate([0 * X[:1], 1e3 * X[:1]]))
+    assert np.isfinite(features).all()
