@@ -7,7 +7,8 @@ Baselines are helped where that is possible without a second thought: the invers
 transform is followed by the factor that makes the divergence of each feature smallest (their sums
 agree then), and reconstructions are kept in the range of their feature, which QMF knows too.
 Neither can raise the divergence of the data that was fitted, but for zeros, whose reconstruction is
-half of the smallest positive entry of their feature at least.
+half of the smallest positive entry of their feature at least. Reconstructions of new samples may
+leave the range, as the new samples may, but stay positive.
 """
 
 from __future__ import annotations
@@ -251,11 +252,10 @@ class Back:
 
     def fit(self, X: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """Learn from the training samples and their raw reconstruction; return the final one."""
-        self.low_, self.high_ = X.min(axis=0), X.max(axis=0)
-        # Where zero occurs, a reconstruction is kept positive: half of the smallest positive entry.
+        low, high = X.min(axis=0), X.max(axis=0)
         positive = np.where(X > 0, X, np.inf).min(axis=0)
-        smallest = np.where(np.isfinite(positive), 0.5 * positive, 0.0)
-        self.floor_ = np.where(self.low_ > 0, self.low_, smallest)
+        self.floor_ = np.where(np.isfinite(positive), 0.5 * positive, 0.0)
+        low = np.where(low > 0, low, self.floor_)
         if self.monotone:
             pairs = zip(raw.T, X.T, strict=True)
             self.functions_ = [
@@ -263,18 +263,18 @@ class Back:
                 for before, after in pairs
             ]
         else:
-            kept = np.clip(raw, self.floor_, self.high_)
-            self.factors_ = X.sum(axis=0) / np.maximum(kept.sum(axis=0), np.finfo(float).tiny)
-        return self.apply(raw)
+            total = np.maximum(raw, self.floor_).sum(axis=0)
+            self.factors_ = X.sum(axis=0) / np.maximum(total, np.finfo(float).tiny)
+        return np.clip(self.apply(raw), low, high)
 
     def apply(self, raw: np.ndarray) -> np.ndarray:
-        """Return the final reconstruction."""
+        """Return the final reconstruction of new samples, which may leave the range."""
         if self.monotone:
             columns = [f.predict(row) for f, row in zip(self.functions_, raw.T, strict=True)]
             found = np.stack(columns, axis=1)
         else:
-            found = np.clip(raw, self.floor_, self.high_) * self.factors_
-        return np.clip(found, self.floor_, self.high_)
+            found = np.maximum(raw, self.floor_) * self.factors_
+        return np.maximum(found, self.floor_)
 
 
 class Quantile:

@@ -54,7 +54,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--predict-ranks", type=numbers, default=(5, 10))
     parser.add_argument("--samples", type=int, default=1, help="ways to cut the folds")
     parser.add_argument("--starts", type=int, default=1, help="random starts of reconstruct")
-    parser.add_argument("--features", type=int, default=3000, help="at most, of each kind")
+    parser.add_argument("--features", type=int, default=3100, help="at most, of each kind")
     parser.add_argument("--quantiles", type=int, default=16)
     parser.add_argument("--iterations", type=int, default=300, help="of QMF, at most")
     parser.add_argument("--outer", type=int, default=100, help="iterations of QMFQ, at most")

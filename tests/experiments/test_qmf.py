@@ -186,7 +186,7 @@ def test_frequencies_do_not_depend_on_the_size_of_a_sample(X):
 def test_the_way_back_never_raises_the_divergence(X, monotone):
     rng = np.random.default_rng(5)
     raw = X * rng.uniform(0.2, 6.0, size=X.shape) + rng.normal(0.0, 0.3, size=X.shape)
-    positive = np.maximum(raw, 1e-6)
+    positive = np.maximum(raw, 0.5 * X.min(axis=0))
     found = Back(monotone=monotone).fit(X, raw)
     assert (found >= X.min(axis=0)).all()
     assert (found <= X.max(axis=0)).all()
@@ -194,19 +194,29 @@ def test_the_way_back_never_raises_the_divergence(X, monotone):
 
 
 def test_the_best_factor_is_found(X):
-    found = Back().fit(X, X / np.arange(1.0, SHAPE[1] + 1))
-    clipped = np.clip(X / np.arange(1.0, SHAPE[1] + 1), X.min(axis=0), X.max(axis=0))
-    scaled = clipped * X.sum(axis=0) / clipped.sum(axis=0)
-    np.testing.assert_allclose(found, np.clip(scaled, X.min(axis=0), X.max(axis=0)))
+    sizes = np.arange(1.0, SHAPE[1] + 1)
+    np.testing.assert_allclose(Back().fit(X, X * sizes), X)
+    rng = np.random.default_rng(5)
+    raw = X * rng.uniform(0.5, 2.0, size=X.shape)
+    back = Back()
+    back.fit(X, raw)
     # Any other factor is worse.
     for factor in (0.99, 1.01):
-        assert mean_divergence(X, scaled * factor) > mean_divergence(X, scaled)
+        assert mean_divergence(X, back.apply(raw * factor)) > mean_divergence(X, back.apply(raw))
 
 
 def test_the_best_increasing_function_is_better_than_the_best_factor(X):
     raw = np.sqrt(X)
     assert mean_divergence(X, Back(monotone=True).fit(X, raw)) == pytest.approx(0.0, abs=1e-12)
     assert mean_divergence(X, Back().fit(X, raw)) > 0.01
+
+
+def test_only_new_samples_may_leave_the_range(X):
+    back = Back()
+    assert (back.fit(X, X.max(axis=0) - X) <= X.max(axis=0)).all()
+    new = back.apply(20.0 * X)
+    assert (new.max(axis=0) > X.max(axis=0)).all()
+    assert (back.apply(-X) > 0).all()
 
 
 def test_reconstructions_of_zeros_stay_positive():
