@@ -120,6 +120,30 @@ def test_hard_problems_are_solved(kind, weights, epsilon):
     assert np.isfinite(np.concatenate([gradients.x, gradients.b], axis=1)).all()
 
 
+def test_rows_that_fail_are_solved_again():
+    """One of these rows does not converge when epsilon is lowered by a factor of four at a time."""
+    generator = np.random.default_rng(1)
+    x = generator.integers(0, 3, size=(60, 256)).astype(float)
+    b = generator.dirichlet(np.full(16, 0.5), size=60)
+    y, a = np.linspace(0, 1, 16)[None], np.full((1, 256), 1 / 256)
+    transport = RowTransport(twins.squash(x), y, a, b, epsilon=1e-5)
+    once = transport._solve(None, 1e-9, 500)
+    assert not once.converged.all()
+    solution = transport.solve()
+    assert solution.converged.all()
+    fine = once.converged
+    np.testing.assert_array_equal(solution.potentials[fine], once.potentials[fine])
+
+
+@pytest.mark.parametrize("least", [1e-12, 1e-20, 1e-100])
+@pytest.mark.parametrize("epsilon", [0.1, 1e-2, 1e-3])
+def test_tiny_weights(least, epsilon):
+    x, y, a, _ = problem(n=60, m=6)
+    b = np.array([[0.4, least, 0.2, 0.4, least, least]])
+    solution = RowTransport(x, y, a, b / b.sum(), epsilon=epsilon).solve()
+    assert solution.converged.all()
+
+
 def test_a_warm_start_saves_steps():
     x, y, a, b = problem(n=100)
     first = RowTransport(x, y, a, b, epsilon=0.01).solve()

@@ -21,6 +21,7 @@ from polyad.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.driver import FitError, read_callbacks
+from polyad.quantile.checks import gaps_of, read_matrix
 from polyad.quantile.divergence import needs_positive, read_divergence
 from polyad.quantile.features import FeatureTable, entry_guard, feature_table, sample_table
 from polyad.quantile.maps import FeatureMaps
@@ -28,7 +29,6 @@ from polyad.quantile.tables import quantile_frame, transform_frame
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.threads import thread_limit
-from polyad.validation import first_position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -279,11 +279,12 @@ class QuantileFamily(TensorEstimator):
         Checkpoint.of(self.checkpoint)
         divergence = read_divergence(self.divergence)
         given = self._validate_fit(X, mask=mask)
-        data = self._read(given, divergence)
+        data = read_matrix(given, divergence, type(self).__name__)
         self._check_sizes(given.shape)
         with thread_limit(self.n_jobs):
             table = feature_table(data, divergence)
-            self._warn_of_gaps(given, table)
+            for message in gaps_of(given, table):
+                self._warn_about_data(message)
             solver = self._solver(table)
             broken: FitError | None = None
             try:
@@ -295,31 +296,6 @@ class QuantileFamily(TensorEstimator):
         self.n_samples_seen_ = given.shape[0]
         if broken is not None:
             raise broken
-
-    def _read(self, given: TensorInput, divergence: Any) -> NDArray[Any]:
-        """Return the data as an array of samples and features, and refuse what is no such thing."""
-        if given.is_sparse:
-            message = (
-                f"Sparse data was given to {type(self).__name__}, whose model has a value for "
-                "every entry. Give a dense array, X.toarray(), if that fits into memory."
-            )
-            raise InvalidTypeError(message)
-        if len(given.shape) != 2:
-            message = (
-                f"X has {len(given.shape)} modes, of shape {given.shape}; {type(self).__name__} "
-                "factorizes a matrix (n_samples, n_features)."
-            )
-            raise InvalidInputError(message)
-        data = to_numpy(given.data)
-        negative = data < 0
-        if needs_positive(divergence) and negative.any():
-            message = (
-                f"Negative values in data passed to {type(self).__name__}, first at "
-                f"{first_position(given, negative)}: divergence={self.divergence!r} compares "
-                "numbers that are not negative. Use divergence='frobenius', or shift the data."
-            )
-            raise InvalidInputError(message)
-        return np.asarray(data)
 
     def _check_sizes(self, shape: tuple[int, ...]) -> None:
         """Refuse a rank that no matrix of this shape has, and a warm start from another one."""
@@ -341,18 +317,6 @@ class QuantileFamily(TensorEstimator):
                 "warm_start=False."
             )
             raise InvalidInputError(message)
-
-    def _warn_of_gaps(self, given: TensorInput, table: FeatureTable) -> None:
-        if table.observed is None:
-            return
-        for axis, what in ((0, "sample"), (1, "feature")):
-            empty = np.flatnonzero(~table.observed.any(axis=axis))
-            if empty.size:
-                self._warn_about_data(
-                    f"nothing was observed at position {int(empty[0])} of "
-                    f"{given.mode_title(axis)}, the first such {what} of {empty.size}: it has no "
-                    "part in the fit."
-                )
 
     def _run(self, solver: QuantileSolver[Any], table: FeatureTable) -> FitResult[Any]:
         """Fit from each start and return the best."""
@@ -449,7 +413,7 @@ class QuantileFamily(TensorEstimator):
     def _new_table(self, given: TensorInput) -> FeatureTable:
         """Return the table of new samples."""
         divergence = read_divergence(self.divergence)
-        data = self._read(given, divergence)
+        data = read_matrix(given, divergence, type(self).__name__)
         quantiles = np.asarray(self.quantiles_, dtype=np.float64)
         return sample_table(
             data, quantiles[:, :1], quantiles[:, -1:], self._guard[:, None], divergence

@@ -20,10 +20,18 @@ if TYPE_CHECKING:
     Table = NDArray[np.float64]
 
 
+# Beside the largest weight.
+_NOTHING = 1e-100
+
+
 def normalise(weights: Table) -> tuple[Table, Table]:
-    """Return weights that sum to one in each row, and their sums before."""
+    """Return weights that sum to one in each row, and their sums before.
+
+    Weights that are nothing beside the largest are zero: sums of such a size would underflow.
+    """
     largest = weights.max(axis=1, keepdims=True)
     shares = weights / largest
+    shares = np.where(shares > _NOTHING, shares, 0.0)
     total = shares.sum(axis=1, keepdims=True)
     return shares / total, total * largest
 

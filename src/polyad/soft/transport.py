@@ -187,6 +187,18 @@ class RowTransport:
         max_iter : int, default=500
             Newton steps for each row.
         """
+        solution = self._solve(start, tol, max_iter)
+        left = np.flatnonzero((solution.error > tol) & np.isfinite(solution.error))
+        if left.size and max_iter >= _MAX_ITER:
+            again = self._solve_slowly(left, tol)
+            better = again.error < solution.error[left]
+            solution.potentials[left[better]] = again.potentials[better]
+            solution.error[left] = np.minimum(solution.error[left], again.error)
+            solution.n_iter[left] += again.n_iter
+        return solution
+
+    def _solve(self, start: Table | None, tol: float, max_iter: int) -> Solution:
+        """Solve all rows, as :meth:`solve` does, but do not try those again that fail."""
         d, m = self.rows.x.shape[0], self.rows.y.shape[1]
         if start is None and self.cost is None and m > _FEW_TARGETS:
             start = self._start(tol, max_iter)
@@ -204,13 +216,6 @@ class RowTransport:
             )
 
         run_blocks(solve, self._blocks())
-        left = np.flatnonzero((errors > tol) & np.isfinite(errors))
-        if left.size and max_iter == _MAX_ITER:
-            again = self._solve_slowly(left, tol)
-            better = again.error < errors[left]
-            potentials[left[better]] = again.potentials[better]
-            errors[left] = np.minimum(errors[left], again.error)
-            counts[left] += again.n_iter
         return Solution(potentials, errors, counts, float(tol))
 
     def _solve_slowly(self, which: NDArray[np.int64], tol: float) -> Solution:
@@ -223,7 +228,7 @@ class RowTransport:
         start = np.zeros((which.size, y.shape[1]))
         for k in range(n_levels, -1, -1):
             level = RowTransport(x, y, a, b, epsilon=self.epsilon * 2.0**k, cost=self.cost)
-            found = level.solve(start=start, tol=tol if k == 0 else _WELL, max_iter=_SLOW_STEPS)
+            found = level._solve(start, tol if k == 0 else _WELL, _SLOW_STEPS)
             start = found.potentials
         return found
 

@@ -1,0 +1,69 @@
+"""What the quantile factorizations accept, and what they warn of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.arrays import to_numpy
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.quantile.divergence import needs_positive
+from polyad.validation import first_position
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from polyad.quantile.features import FeatureTable
+    from polyad.validation import TensorInput
+
+
+def read_matrix(given: TensorInput, divergence: Any, estimator: str) -> NDArray[Any]:
+    """Return data as an array of samples and features, and refuse what is no such thing.
+
+    Parameters
+    ----------
+    given : TensorInput
+        The data.
+    divergence : Divergence
+        Which may not take negative numbers.
+    estimator : str
+        The name of the estimator.
+    """
+    if given.is_sparse:
+        message = (
+            f"Sparse data was given to {estimator}, whose model has a value for every entry. Give "
+            "a dense array, X.toarray(), if that fits into memory."
+        )
+        raise InvalidTypeError(message)
+    if len(given.shape) != 2:
+        message = (
+            f"X has {len(given.shape)} modes, of shape {given.shape}; {estimator} factorizes a "
+            "matrix (n_samples, n_features)."
+        )
+        raise InvalidInputError(message)
+    data = np.asarray(to_numpy(given.data))
+    negative = data < 0
+    if needs_positive(divergence) and negative.any():
+        message = (
+            f"Negative values in data passed to {estimator}, first at "
+            f"{first_position(given, negative)}: its divergence compares numbers that are not "
+            "negative. Use divergence='frobenius', or shift the data."
+        )
+        raise InvalidInputError(message)
+    return data
+
+
+def gaps_of(given: TensorInput, table: FeatureTable) -> Iterator[str]:
+    """Tell of samples and features of which nothing was observed."""
+    if table.observed is None:
+        return
+    for mode, what in enumerate(("sample", "feature")):
+        empty = np.flatnonzero(~table.observed.any(axis=mode))
+        if empty.size:
+            yield (
+                f"nothing was observed at position {int(empty[0])} of {given.mode_title(mode)}, "
+                f"the first such {what} of {empty.size}: it has no part in the fit."
+            )
