@@ -272,9 +272,10 @@ def _describe_settings(settings: dict[str, Any]) -> str:
             "development accuracy": own["accuracy"],
         }
         for name, chosen in {**settings["methods"], **settings.get("ablation", {})}.items()
-        for rank, own in chosen["ranks"].items()
+        for rank, own in {**chosen["ranks"], "all": chosen["for all ranks"]}.items()
     ]
-    lines += ["Parameters:", "", markdown(pd.DataFrame(rows).set_index("method"))]
+    told = "Parameters; those of all ranks have the best mean over them and are not used here:"
+    lines += [told, "", markdown(pd.DataFrame(rows).set_index("method"))]
     return "\n".join(lines)
 
 

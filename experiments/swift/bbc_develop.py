@@ -170,4 +170,9 @@ def _choose(  # noqa: PLR0917
             "parameters": json.loads(str(own.idxmax())),
             "accuracy": round(float(own.max()), 4),
         }
-    return {"scaling": scaling, "ranks": found}
+    overall = means[scaling].groupby(level="parameters").mean()
+    one = {
+        "parameters": json.loads(str(overall.idxmax())),
+        "accuracy": round(float(overall.max()), 4),
+    }
+    return {"scaling": scaling, "ranks": found, "for all ranks": one}
