@@ -1,6 +1,8 @@
 import os
 
+import pytest
 from hypothesis import settings
+from joblib.externals.loky import reusable_executor
 
 # scikit-learn's checks of array-API input need it, before SciPy is imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
@@ -9,3 +11,12 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")
 # machine and nowhere else.
 settings.register_profile("polyad", deadline=None)
 settings.load_profile("polyad")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_idle_workers():
+    """End joblib's processes: those that idle end themselves later, at times in the next fit."""
+    yield
+    pool = reusable_executor._executor
+    if pool is not None:
+        pool.shutdown(wait=True, kill_workers=True)
