@@ -231,6 +231,35 @@ def refuse_negative(given: TensorInput, advice: str) -> None:
     raise InvalidInputError(message)
 
 
+def read_features(X: Any, n_components: int) -> Array:
+    """Return features that ``inverse_transform`` was given, of one column for each component.
+
+    Parameters
+    ----------
+    X : array or frame of shape (n_samples, n_components)
+        Features, as ``transform`` returns them.
+    n_components : int
+        How many columns are needed.
+    """
+    features = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if is_numpy_array(features) or not hasattr(features, "shape"):
+        features = np.asarray(features, dtype=float)
+    if features.ndim != 2 or features.shape[1] != n_components:
+        message = (
+            f"The features have the shape {tuple(features.shape)}; (n_samples, {n_components}) is "
+            "needed, as transform returns them."
+        )
+        raise InvalidInputError(message)
+    xp = array_namespace(features)
+    if not bool(xp.all(xp.isfinite(features))):
+        message = (
+            "The features have entries that are not finite. Leave such samples out, or give "
+            "numbers, as transform returns them."
+        )
+        raise InvalidInputError(message)
+    return features
+
+
 def _masked(given: TensorInput, mask: Any) -> Array:
     """Return the dense data with NaN where the mask is False."""
     if given.is_sparse:

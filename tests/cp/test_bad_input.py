@@ -98,7 +98,7 @@ def test_transform(data, says):
 
 def test_inverse_transform():
     model = CP(2, random_state=0).fit(X)
-    for bad in (np.ones((3, 5)), np.ones(2), np.ones((1, 2, 3))):
+    for bad in (np.ones((3, 5)), np.ones(2), np.ones((1, 2, 3)), [[1.0, np.nan]], [[np.inf, 1]]):
         with pytest.raises(PolyadError, match="as transform returns them"):
             model.inverse_transform(bad)
 

@@ -11,7 +11,6 @@ from abc import abstractmethod
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 from array_api_compat import array_namespace
 from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
@@ -29,9 +28,12 @@ from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.tensor.products import kruskal_to_dense
 from polyad.threads import thread_limit
+from polyad.validation import read_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    import numpy as np
 
     from polyad.arrays import Array
     from polyad.cp.problem import FitData
@@ -188,15 +190,7 @@ class CPFamily(TensorEstimator):
             The sum of the components, each times its feature.
         """
         check_is_fitted(self)
-        features = X.to_numpy() if hasattr(X, "to_numpy") else X
-        features = features if hasattr(features, "shape") else np.asarray(features, dtype=float)
-        n_components = int(self.weights_.shape[0])
-        if features.ndim != 2 or features.shape[1] != n_components:
-            message = (
-                f"The features have the shape {tuple(features.shape)}; (n_samples, "
-                f"{n_components}) is needed, as transform returns them."
-            )
-            raise InvalidInputError(message)
+        features = read_features(X, int(self.weights_.shape[0]))
         xp = array_namespace(self.weights_)
         rows = xp.asarray(features, dtype=self.weights_.dtype)
         shape = [int(rows.shape[0]), *(int(factor.shape[0]) for factor in self.factors_[1:])]

@@ -29,6 +29,7 @@ from polyad.quantile.tables import quantile_frame, transform_frame
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.threads import thread_limit
+from polyad.validation import read_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -197,20 +198,7 @@ class QuantileFamily(TensorEstimator):
             feature.
         """
         check_is_fitted(self)
-        features = X.to_numpy() if hasattr(X, "to_numpy") else X
-        rows = np.asarray(
-            to_numpy(features) if hasattr(features, "shape") else features, dtype=float
-        )
-        n_components = int(self.weights_.shape[0])
-        if rows.ndim != 2 or rows.shape[1] != n_components:
-            message = (
-                f"The features have the shape {tuple(rows.shape)}; (n_samples, {n_components}) is "
-                "needed, as transform returns them."
-            )
-            raise InvalidInputError(message)
-        if not np.isfinite(rows).all():
-            message = "The features have entries that are not finite."
-            raise InvalidInputError(message)
+        rows = np.asarray(to_numpy(read_features(X, int(self.weights_.shape[0]))), dtype=float)
         with thread_limit(self.n_jobs):
             products = self.factors_[1].astype(np.float64) @ rows.T
             return np.ascontiguousarray(self._maps().values(products).T, dtype=self._dtype)
