@@ -17,14 +17,18 @@ from polyad.quantile.deflation import (
 from polyad.quantile.divergence import KullbackLeibler
 from polyad.quantile.features import feature_table
 from polyad.quantile.parameters import joined, parted, softmax
-from polyad.quantile.projected.rows import linear_scores, nonnegative_scores
 from polyad.quantile.projectors import NMFProjector, SVDProjector
+from polyad.quantile.scores import linear_scores, nonnegative_scores
 from tests.quantile.planted import planted, small
 from tests.quantile.twin import transported
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 PROJECTORS = [NMFProjector(2, 7), NMFProjector(3, 60), SVDProjector(1), SVDProjector(2)]
+
+
+def kullback_leibler(Z, model):
+    return (Z * np.log(Z / model) - Z + model).sum()
 
 
 def product(projection):
@@ -49,7 +53,7 @@ def test_projectors_have_the_derivative_of_what_they_compute(shape, projector):
         assert (gradient * direction).sum() == pytest.approx(numeric, abs=1e-7 * scale)
 
 
-def test_updates_are_those_of_lee_and_seung():
+def test_updates_are_those_of_lee_and_seung_with_the_best_scores_at_the_end():
     rng = np.random.default_rng(0)
     Z = rng.gamma(1.0, size=(200, 300))  # in several blocks
     projector = NMFProjector(4, 5)
@@ -59,7 +63,19 @@ def test_updates_are_those_of_lee_and_seung():
         V = V * (U.T @ (Z / (U @ V))) / U.sum(axis=0)[:, None]
         U = U * ((Z / (U @ V)) @ V.T) / V.sum(axis=1)
     np.testing.assert_allclose(found.loadings, U, rtol=1e-10)
-    np.testing.assert_allclose(found.scores, V, rtol=1e-10)
+    np.testing.assert_allclose(found.scores, nonnegative_scores(Z, U).T, atol=1e-9)
+    assert kullback_leibler(Z, product(found)) < kullback_leibler(Z, U @ V)
+
+
+def test_dependent_loadings_keep_the_derivative_finite():
+    rng = np.random.default_rng(0)
+    Z, G = rng.gamma(1.0, size=(20, 9)), rng.normal(size=(20, 9))
+    U = np.repeat(rng.gamma(1.0, size=(20, 1)), 2, axis=1)  # two equal components stay equal
+    V = np.repeat(rng.gamma(1.0, size=(1, 9)), 2, axis=0)
+    twice = NMFProjector(2, 30).project(Z, [U, V])
+    once = NMFProjector(1, 30).project(Z, [U[:, :1], 2 * V[:1]])
+    np.testing.assert_allclose(product(twice), product(once), rtol=1e-8)
+    np.testing.assert_allclose(twice.pull(G), once.pull(G), atol=1e-6)
 
 
 def test_the_svd_projector_is_the_nearest_matrix():
@@ -137,7 +153,7 @@ def test_scores_are_at_their_minimum():
 
 
 @pytest.mark.parametrize(
-    ("options", "limit"), [({"projector": "svd"}, 0.12), ({"max_iter": 40}, 0.4)]
+    ("options", "limit"), [({"projector": "svd"}, 0.12), ({"max_iter": 40}, 0.3)]
 )
 def test_the_toy_of_the_paper_is_reached(options, limit):
     """NMF stays at 1.46 (see the test of QMF)."""
@@ -145,7 +161,8 @@ def test_the_toy_of_the_paper_is_reached(options, limit):
     parameters = {"n_quantiles": 8, "random_state": 0, "max_iter": 100, "tol": 0, **options}
     model = QMFQ(8, **parameters).fit(X)
     assert model.objective_ < limit
-    assert model.reconstruction_err_ < 1.6 * limit
+    # What is reconstructed from the features is what the iterations have minimised.
+    assert model.reconstruction_err_ == pytest.approx(model.objective_, rel=1e-7)
     features = model.factors_[0] * model.weights_
     np.testing.assert_allclose(model.transform(X), features, atol=1e-6 * np.abs(features).max())
     np.testing.assert_array_equal(model.quantiles_[:, 0], X.min(axis=0))

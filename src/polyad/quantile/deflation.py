@@ -178,23 +178,6 @@ class ProjectedObjective:
         deflated = self.deflate(given, potentials[0], room)
         return self.projector.project(deflated, parameters[4:], with_pull=False)
 
-    def inflating_potentials(self, given: Transforms, products: Table, start: Table) -> Table:
-        """Return the potentials of the transports from given products (d, n) back to the data."""
-        potentials = np.empty_like(given.logits)
-
-        def work(first: int, last: int) -> None:
-            own = slice(first, last)
-            potentials[own] = inflate(
-                *(self.table, own, self.epsilon),
-                product=products[own],
-                numbers=(given.gaps[own], given.logits[own]),
-                start=start[own],
-                with_gradient=False,
-            ).potentials
-
-        run_blocks(work, self._blocks(given))
-        return potentials
-
     def _pull_deflated(self, given: Transforms, potentials: Table, gradient: Table) -> list[Table]:
         """Pull a gradient with respect to the deflated data back to gaps and logits."""
         by_gaps, by_logits = np.empty_like(given.deflating_gaps), np.empty_like(potentials)

@@ -2,9 +2,10 @@ r"""Projectors onto matrices of low rank, with their derivatives.
 
 ``NMFProjector``
     A fixed number of multiplicative updates for the Kullback-Leibler divergence from a fixed start,
-    :math:`V \leftarrow V \circ U^T(Z / UV) / U^T 1`, then :math:`U` likewise (Lee and Seung). Its
-    derivative is that of this very computation, in reverse. Memory: all factors on the way,
-    ``O(n_inner (d + n) k)``.
+    :math:`V \leftarrow V \circ U^T(Z / UV) / U^T 1`, then :math:`U` likewise (Lee and Seung); then
+    the best scores of the loadings that they end with, because these are what a new sample has too
+    (the paper takes the scores of the last update). The derivative is that of this very
+    computation, in reverse. Memory: all factors on the way, ``O(n_inner (d + n) k)``.
 ``SVDProjector``
     The truncated singular value decomposition, :math:`Z P` with the projector ``P`` onto the
     leading eigenvectors of :math:`A = Z^T Z`. With eigenvalues :math:`\lambda` and eigenvectors
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.quantile.scores import nonnegative_scores, pull_nonnegative_scores
 from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
@@ -91,15 +93,27 @@ class NMFProjector(Projector):
         return [loadings, generator.uniform(0.01, 1.01, (self.n_components, n))]
 
     def project(self, Z: Table, start: Sequence[Table], *, with_pull: bool = True) -> Projection:
-        """Run the updates."""
-        run = _Updates(Z, *start)
+        """Run the updates, and solve for the scores."""
+        run = self.updated(Z, start, remember=with_pull)
+        loadings, scores = run.U, nonnegative_scores(Z, run.U, run.V.T)
+
+        def pull(gradient: Table) -> Table:
+            by_scores = gradient.T @ loadings
+            by_z, by_loadings = pull_nonnegative_scores(Z, loadings, scores, by_scores)
+            return by_z + run.pull(gradient @ scores + by_loadings)
+
+        return Projection(loadings, np.ascontiguousarray(scores.T), pull)
+
+    def updated(self, Z: Table, start: Sequence[Table], *, remember: bool = False) -> Updates:
+        """Run the updates alone."""
+        run = Updates(Z, *start)
         for _ in range(self.n_inner):
-            run.update(remember=with_pull)
-        return Projection(run.U, run.V, run.pull)
+            run.update(remember=remember)
+        return run
 
 
-class _Updates:
-    """Multiplicative updates, remembered so that they can be gone through in reverse."""
+class Updates:
+    """Multiplicative updates of ``U`` and ``V``, remembered to be gone through in reverse."""
 
     def __init__(self, Z: Table, U: Table, V: Table) -> None:
         self.Z, self.U, self.V = Z, U, V
@@ -135,9 +149,9 @@ class _Updates:
             self.trail.append((U, V, growth_u, growth_v))
         self.U, self.V = U * growth_u, new_v
 
-    def pull(self, by_product: Table) -> Table:
-        """Return the gradient with respect to ``Z`` for one with respect to the final product."""
-        by_u, by_v = by_product @ self.V.T, self.U.T @ by_product
+    def pull(self, by_u: Table) -> Table:
+        """Return the gradient with respect to ``Z`` for one with respect to the last loadings."""
+        by_v = np.zeros_like(self.V)
         by_z = np.zeros_like(self.Z)
         after = self.V
         for U, V, growth_u, growth_v in reversed(self.trail):

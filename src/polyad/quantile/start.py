@@ -59,8 +59,9 @@ def normalized_start(
     gaps = empirical_gaps(table, n_quantiles)
     if nonnegative:
         projector = NMFProjector(n_components, _N_UPDATES)
-        found = projector.project(even, projector.start(table.shape, seed), with_pull=False)
-        loadings, scores = _logarithms(found.loadings), _logarithms(found.scores.T).T
+        # Their best scores have zeros, from which gradients of logarithms do not come back.
+        found = projector.updated(even, projector.start(table.shape, seed))
+        loadings, scores = _logarithms(found.U), _logarithms(found.V.T).T
         # The scale of a feature has no meaning, and that of all scores is that of all features.
         loadings, scores = loadings - loadings.mean(axis=1, keepdims=True), scores - scores.mean()
         return start._replace(loadings=loadings, scores=scores, gaps=gaps)

@@ -19,8 +19,8 @@ from polyad.quantile.deflation import (
 from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily
 from polyad.quantile.maps import FeatureMaps, learned_maps
 from polyad.quantile.parameters import pinned_quantiles, softmax, to_gaps, to_logits
-from polyad.quantile.projected.rows import linear_scores, nonnegative_scores
 from polyad.quantile.projectors import NMFProjector, Projector, SVDProjector
+from polyad.quantile.scores import linear_scores, nonnegative_scores
 from polyad.quantile.solver import AdamSolver, LowMemorySolver, QuantileSolver
 from polyad.quantile.start import empirical_gaps
 from polyad.threads import thread_limit
@@ -65,7 +65,8 @@ class QMFQ(QuantileFamily):
         has no unit.
     projector : {'nmf', 'svd'}, default='nmf'
         Multiplicative updates for nonnegative factors with the Kullback-Leibler divergence, from a
-        fixed random start; or a truncated singular value decomposition.
+        fixed random start, followed by the best scores of the loadings; or a truncated singular
+        value decomposition.
     n_inner : int, default=100
         For ``'nmf'``: the number of updates.
     divergence : {'kl', 'frobenius'} or object, default='kl'
@@ -121,8 +122,7 @@ class QMFQ(QuantileFamily):
     reconstruction_err_ : float
         The mean divergence of the data from its reconstruction.
     objective_ : float
-        The best objective of the iterations. The scores of the samples are then solved for exactly,
-        with the loadings held.
+        The best objective of the iterations: the same, but for rounding.
     labels_ : list of (array or None)
         The labels of samples and features.
     modes_ : tuple of str or None
@@ -277,8 +277,7 @@ class QMFQ(QuantileFamily):
         self, table: FeatureTable, parameters: list[Table], potentials: list[Table]
     ) -> tuple[Table, Table]:
         given = Transforms(*parameters[:4])
-        objective = self._objective(table)
-        loadings = objective.projection(parameters, potentials).loadings
+        projection = self._objective(table).projection(parameters, potentials)
         inner = learned_maps(
             *(table.shifted - table.guard, table.shares),
             potentials=potentials[0],
@@ -290,14 +289,10 @@ class QMFQ(QuantileFamily):
         self.normalizing_potentials_ = inner.potentials
         self._data_centres, self._data_rates = inner.centres, inner.rates
         self._start = parameters[4:]
-        # Updates that end early leave scores which are not the best ones for their loadings, as
-        # those of new samples are: the transforms back are those of the best ones.
-        scores = self._projected(self._normalized(table), loadings)
-        products = loadings @ scores.T
         quantiles, _ = pinned_quantiles(given.gaps, table.low, table.high)
         maps = learned_maps(
-            *(products, table.shares),
-            potentials=objective.inflating_potentials(given, products, potentials[1]),
+            *(projection.loadings @ projection.scores, table.shares),
+            potentials=potentials[1],
             weights=softmax(given.logits),
             quantiles=quantiles,
             epsilon=float(self.epsilon),
@@ -305,7 +300,7 @@ class QMFQ(QuantileFamily):
         self.quantiles_, self.quantile_weights_ = maps.quantiles, maps.weights
         self.potentials_ = maps.potentials
         self._centres, self._rates = maps.centres, maps.rates
-        return scores, loadings
+        return projection.scores.T, projection.loadings
 
     def _scores(self, table: FeatureTable) -> Table:
         return self._projected(self._normalized(table), self.factors_[1].astype(np.float64))
