@@ -5,6 +5,8 @@ BENCH_VENV := .venv-bench
 BIN := $(VENV)/bin
 PIP_FLAGS := --quiet --disable-pip-version-check --constraint constraints.txt
 STAMP_INPUTS := pyproject.toml constraints.txt
+# All tests, on all cores but not on very many: each process compiles for itself.
+PYTEST_ARGS ?= --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
 # Real data sets are optional: tests and experiments that need them say so and skip without them.
 ifneq ($(wildcard ../shared/data),)
@@ -59,5 +61,5 @@ docs: $(VENV)/.installed-docs
 	@echo "open docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) demo docs/_build docs/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(BENCH_VENV) demo docs/_build docs/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis .numba_cache build dist
 	find src tests benchmarks examples experiments -name __pycache__ -type d -prune -exec rm -rf {} +
