@@ -216,50 +216,49 @@ class _Task:
     potentials: tuple[int, int]
     kind: str = "float32"
 
-    @property
-    def n_kept(self) -> int:
-        """Length of a row of potentials, in words. Fixed iterations need none."""
-        return 2 * math.prod(self.potentials) if self.settings.n_iter is None else 0
-
-    def __call__(self, words: dict[str, Any], kept: Any = None, gradient: Any = None) -> Any:
-        """Return the value and its potentials or, given these and a gradient, the gradients."""
-        leading = words["x"].shape[:-1]
+    def __call__(self, words: dict[str, Any], kept: Any, gradient: Any) -> Any:
+        """Return the value and its potentials or, given a gradient, the gradients."""
         arguments: dict[str, Any] = {name: _rows(part, self.kind) for name, part in words.items()}
-        if kept is not None and self.n_kept:
+        if kept is not None:
             arguments["potentials"] = _rows(kept, "float64").reshape(-1, self.potentials[1])
         done = self.evaluate(**arguments, **dict(self.options), settings=self.settings)
-        if kept is None:
-            found = np.empty(0) if done.potentials is None else done.potentials
-            potentials = found.view(np.uint32).reshape(*leading, self.n_kept)
-            return done.value.reshape(*leading, self.n_results), potentials
+
+        def pack(array: np.ndarray) -> np.ndarray:
+            return array.view(np.uint32).reshape(*words["x"].shape[:-1], -1)
+
+        if gradient is None:
+            return pack(done.value), None if done.potentials is None else pack(done.potentials)
         gradients = done.pull(_rows(gradient, self.kind))
-        return {name: getattr(gradients, name).reshape(*leading, -1) for name in words}
+        return {name: pack(getattr(gradients, name)) for name in words}
 
 
 def _rows(words: jax.Array, kind: str) -> np.ndarray:
     """Return words as rows of numbers that may be written to, as compiled kernels expect."""
-    return np.array(words).view(kind).reshape(-1, words.shape[-1] * 4 // np.dtype(kind).itemsize)
+    numbers = np.array(words).view(kind)
+    return numbers.reshape(-1, numbers.shape[-1])
+
+
+# All that goes to a callback or comes from it is made of words of 32 bits. Otherwise JAX rounds
+# float64 where the callback runs in a thread that has not enabled it, as all but the calling one do
+# inside ``with jax.enable_x64()``. Potentials also stay float64 where the values are float32.
 
 
 @jax.custom_jvp
-def _words(array: jax.Array) -> jax.Array:
-    """Return rows of numbers as rows of words of 32 bits.
-
-    On its way to a callback JAX rounds float64 to float32 if the callback runs in a thread that has
-    not enabled float64, as all but the calling one do inside ``with jax.enable_x64()``. The
-    potentials, too, are words: float64 also where JAX has none.
-    """
+def _to_words(array: jax.Array) -> jax.Array:
     words = jax.lax.bitcast_convert_type(array, jnp.uint32)
     return words.reshape(*array.shape[:-1], -1)
 
 
-@_words.defjvp
+@_to_words.defjvp
 def _refuse(_primals: Any, _tangents: Any) -> Any:
-    """Words have no derivative in JAX: without this a second derivative would be zero."""
-    message = (
-        "polyad.soft.jax has first derivatives only, in reverse mode: use jax.grad or jax.vjp."
-    )
+    """Refuse a second derivative: words have none for JAX, and it would be zero."""
+    message = "polyad.soft.jax has first derivatives only: use jax.grad or jax.vjp, once."
     raise InvalidTypeError(message)
+
+
+def _to_numbers(words: jax.Array, kind: str) -> jax.Array:
+    pairs = words if kind == "float32" else words.reshape(*words.shape[:-1], -1, 2)
+    return jax.lax.bitcast_convert_type(pairs, np.dtype(kind))
 
 
 def _apply(task: _Task, given: dict[str, Any], layout: Layout, x: ArrayLike) -> jax.Array:
@@ -292,21 +291,24 @@ def _operate(task: _Task, arrays: dict[str, jax.Array]) -> jax.Array:
 
 
 def _forward(task: _Task, arrays: dict[str, jax.Array]) -> tuple[jax.Array, Any]:
-    leading = arrays["x"].shape[:-1]
-    shapes = (
-        jax.ShapeDtypeStruct((*leading, task.n_results), task.kind),
-        jax.ShapeDtypeStruct((*leading, task.n_kept), jnp.uint32),
-    )
-    words = {name: _words(part) for name, part in arrays.items()}
-    value, kept = jax.pure_callback(task, shapes, words, vmap_method="broadcast_all")
-    return value, (arrays, kept)
+    def shape(n: int, kind: str) -> jax.ShapeDtypeStruct:
+        n_words = n * np.dtype(kind).itemsize // 4
+        return jax.ShapeDtypeStruct((*arrays["x"].shape[:-1], n_words), jnp.uint32)
+
+    # A fixed number of iterations has no potentials to keep: the way back makes them again.
+    potentials = shape(math.prod(task.potentials), "float64")
+    shapes = shape(task.n_results, task.kind), None if task.settings.n_iter else potentials
+    words = {name: _to_words(part) for name, part in arrays.items()}
+    value, kept = jax.pure_callback(task, shapes, words, None, None, vmap_method="broadcast_all")
+    return _to_numbers(value, task.kind), (words, kept)
 
 
 def _backward(task: _Task, saved: Any, gradient: jax.Array) -> tuple[dict[str, jax.Array]]:
-    arrays, kept = saved
-    words = {name: _words(part) for name, part in arrays.items()}
-    given = (words, kept, _words(gradient))
-    return (jax.pure_callback(task, arrays, *given, vmap_method="broadcast_all"),)
+    words, kept = saved
+    found = jax.pure_callback(
+        *(task, words, words, kept, _to_words(gradient)), vmap_method="broadcast_all"
+    )
+    return ({name: _to_numbers(part, task.kind) for name, part in found.items()},)
 
 
 _operate.defvjp(_forward, _backward)
