@@ -104,12 +104,13 @@ def test_only_the_surface_knows_scikit_learn(module):
 
 
 OPTIONAL = {
-    *("torch", "matplotlib", "tensorly", "pyttb", "sparse", "xarray", "polars", "dask", "zarr"),
+    *("torch", "jax", "matplotlib", "tensorly", "pyttb", "sparse", "xarray", "polars", "dask"),
+    "zarr",
 }
 
 
 # A front for an optional package is imported by those who have the package.
-FRONTS = {"polyad.soft.torch": "torch"}
+FRONTS = {"polyad.soft.torch": "torch", "polyad.soft.jax": "jax"}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -312,7 +313,7 @@ def run(code):
     return done.stdout.strip()
 
 
-HEAVY = "numba pandas sklearn torch matplotlib scipy numpy xarray polars sparse pyttb tensorly"
+HEAVY = "numba pandas sklearn torch jax matplotlib scipy numpy xarray polars sparse pyttb tensorly"
 
 
 def test_importing_polyad_is_light():

@@ -273,8 +273,10 @@ def test_a_forked_child_makes_threads_of_its_own():
 
     assert both()
     with warnings.catch_warnings():
-        # Python warns that a process with threads is forked: that is what is tested.
+        # Python warns that a process with threads is forked: that is what is tested. So does JAX
+        # if another test has started it.
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
         child = os.fork()
     if child == 0:
         # The child must not return into pytest.

@@ -82,7 +82,7 @@ def test_bad_quantiles_and_levels():
         quantile_normalize([1.0, 2.0], [0.0, np.inf])
     with pytest.raises(InvalidInputError, match="between 0 and 1"):
         soft_quantile([1.0, 2.0], [0.5, 1.5])
-    with pytest.raises(InvalidInputError, match="one axis of numbers"):
+    with pytest.raises(InvalidInputError, match=r"levels has the shape \(1, 1\): give one axis"):
         soft_quantile([1.0, 2.0], [[0.5]])
     with pytest.raises(InvalidInputError, match="width=0"):
         soft_quantile([1.0, 2.0], width=0)

@@ -195,6 +195,24 @@ def test_order_is_kept_for_any_count(x, m, epsilon, n_iter, seed):
     assert T.max() <= q[-1] + 1e-12
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_rows_may_have_levels_of_their_own(axis):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(3, 4, 5))
+    shape = [*x.shape[:axis], 2, *x.shape[axis + 1 :]]
+    levels = generator.random(shape).astype(np.float32)
+    found, pullback = vjp(soft_quantile, x, levels, epsilon=0.1, axis=axis)
+    assert found.shape == levels.shape
+    gradients = pullback(found)
+    assert gradients.levels.dtype == np.float32
+    moved = [np.moveaxis(array, axis, -1) for array in (x, levels, found, gradients.levels)]
+    for row in np.ndindex(*moved[0].shape[:-1]):
+        values, own, value, by_levels = (array[row] for array in moved)
+        expected, pull = vjp(soft_quantile, values, own, epsilon=0.1)
+        np.testing.assert_allclose(value, expected, rtol=1e-9)
+        np.testing.assert_allclose(by_levels, pull(expected).levels, rtol=1e-5)
+
+
 @settings(max_examples=30, deadline=None)
 @given(x=values, epsilon=st.sampled_from([1e-4, 1e-2, 0.3]))
 def test_quantiles_rise_with_their_levels(x, epsilon):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,8 +135,8 @@ class Side:
         """Return a gradient for each row in the shape of the argument."""
         if self.shape is None:
             return None
-        if len(self.rows) == 1 and len(self.shape) == 1:
-            return np.asarray(gradient.sum(axis=0), dtype=self.dtype)
+        if len(self.shape) <= 1:
+            return np.asarray(gradient.sum(axis=0), dtype=self.dtype).reshape(self.shape)
         moved = gradient.reshape(*layout.leading, gradient.shape[1])
         return np.ascontiguousarray(np.moveaxis(moved, -1, layout.axis), dtype=self.dtype)
 
@@ -173,6 +173,46 @@ def read_weights(given: ArrayLike | None, name: str, layout: Layout, size: int |
         message = f"{name} are all zero for some row; at least one must be positive."
         raise InvalidInputError(message)
     return side
+
+
+def read_targets(
+    n_targets: int | None, target_weights: ArrayLike | None, layout: Layout, n: int
+) -> Side:
+    """Return the weights of targets, whose number may be given by either argument."""
+    size = read_count(n_targets, "n_targets")
+    if target_weights is None:
+        return read_weights(None, "target_weights", layout, n if size is None else size)
+    return read_weights(target_weights, "target_weights", layout, size)
+
+
+def read_quantiles(quantiles: ArrayLike, layout: Layout) -> Side:
+    """Return quantiles, which must not decrease."""
+    side = read_side(quantiles, "quantiles", layout, None)
+    if (np.diff(side.rows, axis=1) < 0.0).any():
+        message = (
+            "quantiles decrease somewhere; the order of values is only kept if they are sorted."
+        )
+        raise InvalidInputError(message)
+    return side
+
+
+def read_levels(levels: ArrayLike, layout: Layout) -> Side:
+    """Return levels between 0 and 1; a single one is a row of one."""
+    numbers = read_array(levels, "levels")
+    side = read_side(np.atleast_1d(numbers), "levels", layout, None)
+    if numbers.min() < 0.0 or numbers.max() > 1.0:
+        message = f"levels={levels!r} must be numbers between 0 and 1."
+        raise InvalidInputError(message)
+    return replace(side, shape=numbers.shape)
+
+
+def read_width(width: float | None, n: int) -> float:
+    """Return the weight of the target of a level, that of one value by default."""
+    share = 1.0 / n if width is None else float(width)
+    if not 0.0 < share <= 1.0:
+        message = f"width={width!r} must be above 0 and at most 1."
+        raise InvalidInputError(message)
+    return share
 
 
 def read_epsilon(epsilon: float) -> float:

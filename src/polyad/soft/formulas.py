@@ -13,10 +13,12 @@ from polyad.soft.arguments import (
     Settings,
     Side,
     read_array,
-    read_count,
-    read_side,
+    read_levels,
+    read_quantiles,
+    read_targets,
     read_values,
     read_weights,
+    read_width,
 )
 from polyad.soft.solved import Solved, finite, pull_normalised, solve_rows
 
@@ -57,10 +59,15 @@ class SoftGradients:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The value of an operator, and its pullback."""
+    """The value of an operator, its pullback, and the potentials that both came from.
+
+    The potentials are ``None`` after a fixed number of iterations. Given back to the same function
+    with the same arguments, they are taken as they are, and nothing is solved again.
+    """
 
     value: NDArray[Any]
     pull: Callable[[ArrayLike], SoftGradients]
+    potentials: Table | None
 
 
 def evaluate_normalize(
@@ -69,18 +76,15 @@ def evaluate_normalize(
     weights: ArrayLike | None,
     target_weights: ArrayLike | None,
     settings: Settings,
+    *,
+    potentials: Table | None = None,
 ) -> Evaluated:
     """Evaluate :func:`polyad.soft.quantile_normalize`: T = P q / a."""
     values, layout = read_values(x, settings.axis)
-    q = read_side(quantiles, "quantiles", layout, None)
-    if (np.diff(q.rows, axis=1) < 0.0).any():
-        message = (
-            "quantiles decrease somewhere; the order of values is only kept if they are sorted."
-        )
-        raise InvalidInputError(message)
+    q = read_quantiles(quantiles, layout)
     a = read_weights(weights, "weights", layout, values.shape[1])
     b = read_weights(target_weights, "target_weights", layout, q.rows.shape[1])
-    solved = solve_rows(values, a.rows, b.rows, settings)
+    solved = solve_rows(values, a.rows, b.rows, settings, potentials)
 
     def pull(gradient: ArrayLike) -> SoftGradients:
         G = read_gradient(gradient, value, layout)
@@ -89,7 +93,7 @@ def evaluate_normalize(
         return replace(found, quantiles=q.back(finite(gradients.numbers, "quantiles"), layout))
 
     value = layout.to_array(solved.plan.average_targets(q.rows))
-    return Evaluated(value, pull)
+    return Evaluated(value, pull, solved.potentials)
 
 
 def evaluate_rank(
@@ -98,13 +102,15 @@ def evaluate_rank(
     weights: ArrayLike | None,
     target_weights: ArrayLike | None,
     settings: Settings,
+    *,
+    potentials: Table | None = None,
 ) -> Evaluated:
     """Evaluate :func:`polyad.soft.soft_rank`: quantiles that are the ranks of the targets."""
     values, layout = read_values(x, settings.axis)
     n = values.shape[1]
     a = read_weights(weights, "weights", layout, n)
-    b = _read_targets(n_targets, target_weights, layout, n)
-    solved = solve_rows(values, a.rows, b.rows, settings)
+    b = read_targets(n_targets, target_weights, layout, n)
+    solved = solve_rows(values, a.rows, b.rows, settings, potentials)
     # The mean rank of the mass of a target.
     ranks = n * (np.cumsum(solved.b, axis=1) - 0.5 * solved.b) + 0.5
 
@@ -116,7 +122,7 @@ def evaluate_rank(
         return to_arguments(solved, replace(gradients, b=by_targets), layout, (a, b))
 
     value = layout.to_array(solved.plan.average_targets(ranks))
-    return Evaluated(value, pull)
+    return Evaluated(value, pull, solved.potentials)
 
 
 def evaluate_sort(
@@ -125,19 +131,21 @@ def evaluate_sort(
     weights: ArrayLike | None,
     target_weights: ArrayLike | None,
     settings: Settings,
+    *,
+    potentials: Table | None = None,
 ) -> Evaluated:
     """Evaluate :func:`polyad.soft.soft_sort`: S = P' x / b."""
     values, layout = read_values(x, settings.axis)
     a = read_weights(weights, "weights", layout, values.shape[1])
-    b = _read_targets(n_targets, target_weights, layout, values.shape[1])
-    solved = solve_rows(values, a.rows, b.rows, settings)
+    b = read_targets(n_targets, target_weights, layout, values.shape[1])
+    solved = solve_rows(values, a.rows, b.rows, settings, potentials)
 
     def pull(gradient: ArrayLike) -> SoftGradients:
         gradients = solved.plan.pull_values(values, read_gradient(gradient, value, layout))
         return to_arguments(solved, gradients, layout, (a, b), direct=gradients.numbers)
 
     value = layout.to_array(solved.plan.average_values(values))
-    return Evaluated(value, pull)
+    return Evaluated(value, pull, solved.potentials)
 
 
 def evaluate_quantile(
@@ -146,53 +154,49 @@ def evaluate_quantile(
     width: float | None,
     weights: ArrayLike | None,
     settings: Settings,
+    *,
+    potentials: Table | None = None,
 ) -> Evaluated:
     """Evaluate :func:`polyad.soft.soft_quantile`: a soft sort with three targets for each level."""
     values, layout = read_values(x, settings.axis)
     d, n = values.shape
     a = read_weights(weights, "weights", layout, n)
-    asked = read_array(levels, "levels")
-    if asked.ndim > 1 or asked.min() < 0.0 or asked.max() > 1.0:
-        message = f"levels={levels!r} must be a number, or one axis of numbers, between 0 and 1."
-        raise InvalidInputError(message)
-    share = 1.0 / n if width is None else float(width)
-    if not 0.0 < share <= 1.0:
-        message = f"width={width!r} must be above 0 and at most 1."
-        raise InvalidInputError(message)
-    flat = asked.ravel().astype(np.float64)
-    below = np.clip(flat - 0.5 * share, 0.0, 1.0 - share)
-    is_inside = (flat - 0.5 * share > 0.0) & (flat - 0.5 * share < 1.0 - share)
-    targets = np.stack([below, np.full_like(below, share), 1.0 - share - below], axis=1)
+    asked = read_levels(levels, layout)
+    is_single = asked.shape == ()
+    share = read_width(width, n)
+    lowest = asked.rows - 0.5 * share
+    below = np.clip(lowest, 0.0, 1.0 - share)
+    is_inside = (lowest > 0.0) & (lowest < 1.0 - share)
+    targets = np.stack([below, np.full_like(below, share), 1.0 - share - below], axis=2)
     targets = np.maximum(targets, 0.0)
     # Every level is a problem of its own: a row is repeated for each of them.
-    k = flat.size
+    k = below.shape[1]
     repeated = np.repeat(values, k, axis=0)
-    solved = solve_rows(
-        *(repeated, a.rows if len(a.rows) == 1 else np.repeat(a.rows, k, axis=0)),
-        *(np.tile(targets, (d, 1)), settings),
-    )
+    weights_repeated = a.rows if len(a.rows) == 1 else np.repeat(a.rows, k, axis=0)
+    targets = np.broadcast_to(targets, (d, k, 3)).reshape(d * k, 3)
+    solved = solve_rows(repeated, weights_repeated, targets, settings, potentials)
 
     def pull(gradient: ArrayLike) -> SoftGradients:
         G = np.zeros((d * k, 3))
-        G[:, 1] = read_gradient(gradient, value, layout, is_single=asked.ndim == 0).ravel()
+        G[:, 1] = read_gradient(gradient, value, layout, is_single=is_single).ravel()
         gradients = solved.plan.pull_values(repeated, G)
         by_values, by_shares = solved.pull_input(gradients)
         by_values = (by_values + gradients.numbers).reshape(d, k, n).sum(axis=1)
         by_weights = pull_normalised(solved.a, solved.totals[0], by_shares)
         by_weights = by_weights.reshape(d, k, n).sum(axis=1)
-        by_levels = (gradients.b[:, 0] - gradients.b[:, 2]).reshape(d, k).sum(axis=0)
-        by_levels = np.where(is_inside, by_levels, 0.0).reshape(asked.shape)
+        by_levels = (gradients.b[:, 0] - gradients.b[:, 2]).reshape(d, k)
+        by_levels = np.where(is_inside, by_levels, 0.0)
         return SoftGradients(
             layout.to_array(finite(by_values, "x")),
             a.back(finite(by_weights, "weights"), layout),
-            levels=finite(by_levels, "levels"),
+            levels=asked.back(finite(by_levels, "levels"), layout),
         )
 
     middle = solved.plan.average_values(repeated)[:, 1].reshape(d, k)
     value = layout.to_array(middle)
-    if asked.ndim == 0:
+    if is_single:
         value = value.squeeze(layout.axis)
-    return Evaluated(value, pull)
+    return Evaluated(value, pull, solved.potentials)
 
 
 def read_gradient(
@@ -222,13 +226,3 @@ def to_arguments(
         sides[0].back(finite(by_weights, "weights"), layout),
         sides[1].back(finite(by_targets, "target_weights"), layout),
     )
-
-
-def _read_targets(
-    n_targets: int | None, target_weights: ArrayLike | None, layout: Layout, n: int
-) -> Side:
-    """Return the weights of targets, whose number may be given by either argument."""
-    size = read_count(n_targets, "n_targets")
-    if target_weights is None:
-        return read_weights(None, "target_weights", layout, n if size is None else size)
-    return read_weights(target_weights, "target_weights", layout, size)

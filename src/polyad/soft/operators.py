@@ -199,8 +199,9 @@ def soft_quantile(
     ----------
     x : array-like
         Values; every row along ``axis`` is treated on its own.
-    levels : float or array-like of one axis, default=0.5
-        Between 0 and 1; 0.5 is the median. Levels do not depend on each other.
+    levels : float or array-like, default=0.5
+        Between 0 and 1; 0.5 is the median. Levels do not depend on each other. A number or one axis
+        for all rows, or the axes of ``x`` with another length in place of ``axis``.
     width : float, optional
         Weight of the target in the middle; by default one over the number of values.
     weights : array-like, optional

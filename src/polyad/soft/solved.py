@@ -66,6 +66,11 @@ class Solved:
     squashed: Squashed | None
     plan: SolvedPlan | SinkhornPlan
 
+    @property
+    def potentials(self) -> Table | None:
+        """Those of the targets, of plans that are solved."""
+        return self.plan.potentials if isinstance(self.plan, SolvedPlan) else None
+
     def pull_input(self, gradients: Gradients) -> tuple[Table, Table]:
         """Return gradients with respect to the values given, not squashed, and their shares."""
         if self.squashed is None:
@@ -74,8 +79,17 @@ class Solved:
         return by_input, gradients.a + by_share
 
 
-def solve_rows(x: Table, weights: Table, target_weights: Table, settings: Settings) -> Solved:
-    """Solve the transport of each row to equally spaced targets between 0 and 1."""
+def solve_rows(
+    x: Table,
+    weights: Table,
+    target_weights: Table,
+    settings: Settings,
+    potentials: Table | None = None,
+) -> Solved:
+    """Solve the transport of each row to equally spaced targets between 0 and 1.
+
+    With the ``potentials`` of an earlier solution of the same rows, nothing is left to solve.
+    """
     a, a_total = normalise(weights)
     b, b_total = normalise(target_weights)
     squashed = squash(x, a) if settings.squash else None
@@ -87,12 +101,14 @@ def solve_rows(x: Table, weights: Table, target_weights: Table, settings: Settin
         cost=settings.cost,
     )
     plan: SolvedPlan | SinkhornPlan
-    if settings.n_iter is None:
+    if settings.n_iter is not None:
+        plan = SinkhornPlan(transport, settings.n_iter)
+    elif potentials is not None:
+        plan = SolvedPlan(transport, potentials)
+    else:
         solution = transport.solve(tol=settings.tol)
         report_unsolved(solution.error, settings.tol)
         plan = SolvedPlan(transport, solution.potentials)
-    else:
-        plan = SinkhornPlan(transport, settings.n_iter)
     return Solved(x, a, b, (a_total, b_total), squashed, plan)
 
 
