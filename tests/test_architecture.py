@@ -105,6 +105,7 @@ def test_only_the_surface_knows_scikit_learn(module):
 
 OPTIONAL = {
     *("torch", "matplotlib", "tensorly", "pyttb", "sparse", "xarray", "polars", "dask", "zarr"),
+    *("anndata", "h5py"),
 }
 
 
@@ -223,8 +224,9 @@ PUBLIC = {
         "fit_best",
     ],
     "polyad.io": [
-        *("from_pyttb", "from_sparse", "from_tensorly", "from_xarray", "load", "read_tns"),
-        *("to_pyttb", "to_sparse", "to_tensorly", "tensor_from_events", "to_xarray", "write_tns"),
+        *("from_pyttb", "from_sparse", "from_tensorly", "from_xarray", "load", "read_anndata"),
+        *("read_tns", "to_pyttb", "to_sparse", "to_tensorly", "tensor_from_events", "to_xarray"),
+        *("write_anndata", "write_tns"),
     ],
     "polyad.metrics": [
         *("FeatureEvaluation", "core_consistency", "evaluate_features", "explained_variation"),
@@ -312,7 +314,9 @@ def run(code):
     return done.stdout.strip()
 
 
-HEAVY = "numba pandas sklearn torch matplotlib scipy numpy xarray polars sparse pyttb tensorly"
+HEAVY = (
+    "numba pandas sklearn torch matplotlib scipy numpy xarray polars sparse pyttb tensorly anndata"
+)
 
 
 def test_importing_polyad_is_light():
