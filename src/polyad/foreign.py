@@ -382,7 +382,7 @@ def _anndata_layers(adata: Any) -> str:
 
 
 def anndata_names(names: Any, mode: str) -> np.ndarray:
-    """Return the names of cells or genes as labels.
+    """Return the names of cells or genes as labels, which are text.
 
     Parameters
     ----------
@@ -397,7 +397,11 @@ def anndata_names(names: Any, mode: str) -> np.ndarray:
             f"occurs more than once. Make them unique with adata.{mode}_names_make_unique()."
         )
         raise InvalidInputError(message)
-    return as_labels(names, name=mode) if len(names) else np.zeros(0, dtype=str)
+    if len(names) == 0:
+        return np.zeros(0, dtype=str)
+    labels = as_labels(names, name=mode)
+    # Names are text in every AnnData that was saved.
+    return labels if labels.dtype.kind == "U" else labels.astype(str)
 
 
 _FOREIGN: dict[str, Callable[[Any], TensorInput]] = {

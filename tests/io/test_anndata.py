@@ -24,9 +24,12 @@ from polyad import (
     StochasticCP,
     SupervisedCP,
     WassersteinCP,
+    load,
 )
 from polyad import io as pio
 from polyad.exceptions import InvalidInputError, InvalidTypeError, MissingPackageError
+from polyad.metrics import explained_variation
+from polyad.selection import select_rank
 from tests.io.cells import CELLS, COUNTS, GENES, make, on_disk
 
 CONTAINERS = {
@@ -225,6 +228,25 @@ def test_inside_scikit_learn():
     assert cross_val_score(pipe, adata, CLASSES, cv=3).shape == (3,)
     search = GridSearchCV(NonnegativeCP(random_state=0), {"n_components": [1, 2]}, cv=3).fit(adata)
     assert search.best_estimator_.labels_[1].tolist() == GENES
+
+
+def test_the_rest_of_the_package_takes_it_too(tmp_path):
+    adata = make(sp.csr_matrix)
+    model = CP(2, random_state=0).fit(adata[:20])
+    score = model.score(adata[:20])
+    assert explained_variation(adata[:20], model) == pytest.approx(score, abs=1e-5)
+    model.save(tmp_path / "model.polyad")
+    loaded = load(tmp_path / "model.polyad")
+    assert (loaded.modes_, loaded.labels_[1].tolist()) == (("obs", "var"), GENES)
+    np.testing.assert_array_equal(loaded.transform(adata), model.transform(adata))
+    model.partial_fit(adata[20:, GENES[::-1]])
+    assert model.labels_[0].tolist() == CELLS
+    batches = [adata[:10], adata[10:20], adata[20:]]
+    online = StochasticCP(2, **QUICK)
+    quietly(online.fit, batches)
+    assert online.labels_[0].tolist() == CELLS
+    chosen = select_rank(CP(random_state=0), adata, [1, 2])
+    assert chosen.best_rank in (1, 2)
 
 
 def test_nothing_of_the_data_is_changed():

@@ -364,14 +364,20 @@ def test_models_of_tables_and_arrays(adata):
     np.testing.assert_array_equal(adata.varm["cp"], part.factors_[1])
 
 
-def test_numbers_as_names(adata):
-    """An AnnData holds names as text, a table may hold numbers."""
+@pytest.mark.filterwarnings("ignore:\\nAnnData expects .obs.index to contain strings")
+@pytest.mark.parametrize("kind", [int, str])
+def test_numbers_as_names(adata, kind):
+    """An AnnData mostly holds names as text, a table may hold numbers."""
     frame = pd.DataFrame(COUNTS, index=np.arange(100, 130), columns=GENES)
     model = CP(2, random_state=0).fit(frame)
     assert model.labels_[0].dtype.kind == "i"
-    adata.obs_names = [str(k) for k in range(129, 99, -1)]
+    adata.obs_names = pd.Index([kind(k) for k in range(129, 99, -1)])
     write_anndata(model, adata)
     np.testing.assert_array_equal(adata.obsm["X_cp"], (model.factors_[0] * model.weights_)[::-1])
+    model.fit(adata)
+    assert model.labels_[0].tolist() == [str(k) for k in range(129, 99, -1)]
+    write_anndata(model, adata)
+    np.testing.assert_array_equal(adata.obsm["X_cp"], model.factors_[0] * model.weights_)
 
 
 # More modes.

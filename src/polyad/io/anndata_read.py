@@ -62,7 +62,7 @@ def read_anndata(
         cells, whose values are aggregated (pseudo-bulk). The first one is mode 0, the samples.
     aggregate : {'mean', 'sum'}, default='mean'
         What is taken over the cells of a group. A group without cells has no mean: its entries are
-        NaN, that is, missing. Its sum is zero.
+        NaN, that is, missing. Its sum is zero. What is NaN in one cell is NaN in its group.
 
     Returns
     -------
