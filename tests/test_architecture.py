@@ -105,7 +105,7 @@ def test_only_the_surface_knows_scikit_learn(module):
 
 OPTIONAL = {
     *("torch", "jax", "matplotlib", "tensorly", "pyttb", "sparse", "xarray", "polars", "dask"),
-    "zarr",
+    *("zarr", "anndata", "h5py"),
 }
 
 
@@ -224,8 +224,9 @@ PUBLIC = {
         "fit_best",
     ],
     "polyad.io": [
-        *("from_pyttb", "from_sparse", "from_tensorly", "from_xarray", "load", "read_tns"),
-        *("to_pyttb", "to_sparse", "to_tensorly", "tensor_from_events", "to_xarray", "write_tns"),
+        *("from_pyttb", "from_sparse", "from_tensorly", "from_xarray", "load", "read_anndata"),
+        *("read_tns", "to_pyttb", "to_sparse", "to_tensorly", "tensor_from_events", "to_xarray"),
+        *("write_anndata", "write_tns"),
     ],
     "polyad.metrics": [
         *("FeatureEvaluation", "core_consistency", "evaluate_features", "explained_variation"),
@@ -313,7 +314,10 @@ def run(code):
     return done.stdout.strip()
 
 
-HEAVY = "numba pandas sklearn torch jax matplotlib scipy numpy xarray polars sparse pyttb tensorly"
+HEAVY = (
+    "numba pandas sklearn torch jax matplotlib scipy numpy xarray polars sparse pyttb tensorly "
+    "anndata"
+)
 
 
 def test_importing_polyad_is_light():

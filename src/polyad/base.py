@@ -153,17 +153,20 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         types = ""
         if known is not None and known.dtype.kind != strangers.dtype.kind:
             types = f", of type {strangers.dtype} where the model has {known.dtype}"
+        table = " or X = X[:, model.labels_[1]] on an AnnData" if name == "var" else ""
         return InvalidInputError(
             f"X has {len(strangers)} labels in mode {name!r} that {type(self).__name__} was not "
             f"fitted to: {shown(strangers)}{types}. Leave them out with X = X.align({{{name!r}: "
-            f"model.labels_[{mode}]}}, unknown='drop') on a LabelledTensor, or fit again with "
-            "samples that have them."
+            f"model.labels_[{mode}]}}, unknown='drop') on a LabelledTensor{table}, or fit again "
+            "with samples that have them."
         )
 
     def _check_feature_names_of(self, X: Any, given: TensorInput, *, reset: bool) -> None:
         """Let scikit-learn record or compare the column names of a table."""
         from sklearn.utils.validation import _check_feature_names
 
+        if not reset and given.labels[1] is not None and not hasattr(X, "columns"):
+            return  # not a table, but labelled: matched by label
         _check_feature_names(self, X if len(given.shape) == 2 else None, reset=reset)
 
     # The loss of single entries, for the choice of the rank. Methods whose loss is not the squared

@@ -1,6 +1,6 @@
 """What a user gave, taken apart: the readers of all the types that hold a tensor.
 
-Whatever it is (NumPy, torch, SciPy sparse, pydata/sparse, pyttb, xarray, pandas, polars,
+Whatever it is (NumPy, torch, SciPy sparse, pydata/sparse, pyttb, xarray, pandas, polars, anndata,
 :class:`LabelledTensor`) becomes a :class:`TensorInput`, whose numbers :mod:`polyad.validation`
 checks. Foreign packages are recognised by the name of their module and are never imported here.
 """
@@ -18,6 +18,7 @@ from array_api_compat import array_namespace, is_array_api_obj, is_dask_array, i
 from scipy.sparse import coo_array
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.tensor.label_values import as_labels
 from polyad.tensor.labels import LabelledTensor
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ Access = Literal["whole", "blocks", "batches", "once"]
 ACCEPTED = (
     "Accepted are NumPy and array-API arrays with 2 or more dimensions, scipy.sparse matrices and "
     "n-D coo_array, sparse.COO, pyttb tensors, xarray.DataArray, numeric pandas or polars tables "
-    "(samples x features), and polyad.LabelledTensor. A long table of events becomes one with "
-    "LabelledTensor.from_frame(table, modes=[...])."
+    "(samples x features), AnnData, and polyad.LabelledTensor. A long table of events becomes one "
+    "with LabelledTensor.from_frame(table, modes=[...])."
 )
 
 
@@ -309,7 +310,102 @@ def _from_pyttb(X: Any) -> TensorInput:
     raise InvalidTypeError(message)
 
 
+def _from_anndata(X: Any) -> TensorInput:
+    """Read an AnnData, or what is taken out of one: an array, a table, sparse data on disk."""
+    if isinstance(X, np.ndarray):
+        return unpack(np.asarray(X))
+    if hasattr(X, "iloc"):
+        return _from_pandas(X)
+    if all(hasattr(type(X), name) for name in ("X", "obs_names", "var_names")):
+        return unpack_anndata(X)
+    if hasattr(X, "to_memory"):
+        return unpack(X.to_memory())
+    raise _not_tensor_like(X)
+
+
+def unpack_anndata(adata: Any, layer: str | None = None) -> TensorInput:
+    """Take the matrix of an AnnData, with its names, as a tensor of the modes obs and var.
+
+    Parameters
+    ----------
+    adata : AnnData
+        In memory, a view, or backed by a file, which is read.
+    layer : str, optional
+        The layer to take; by default ``X``.
+    """
+    data = unpack(_anndata_matrix(adata, layer)).data
+    names = (adata.obs_names, "obs"), (adata.var_names, "var")
+    return TensorInput(data, ("obs", "var"), tuple(anndata_names(*each) for each in names))
+
+
+def _anndata_matrix(adata: Any, layer: str | None) -> Any:
+    """Return a matrix of an AnnData as it is stored, but read if it is on disk."""
+    check_anndata_layer(adata, layer)
+    try:
+        matrix = adata.X if layer is None else adata.layers[layer]
+    except AttributeError as error:  # some versions cannot cut sparse data on disk
+        message = (
+            f"This part of an AnnData on disk could not be read: {error}. Bring it into memory "
+            "before taking the part, with adata.to_memory()."
+        )
+        raise InvalidInputError(message) from error
+    if matrix is None:
+        message = (
+            f"The AnnData has no X. Its layers are: {_anndata_layers(adata)}; "
+            "polyad.io.read_anndata(adata, layer=...) takes one."
+        )
+        raise InvalidInputError(message)
+    return np.asarray(matrix[...]) if sample_access(matrix) == "blocks" else matrix
+
+
+def check_anndata_layer(adata: Any, layer: str | None) -> None:
+    """Refuse a layer that an AnnData does not have.
+
+    Parameters
+    ----------
+    adata : AnnData
+        The data.
+    layer : str, optional
+        The name of a layer; None is ``X``.
+    """
+    if layer is None or (isinstance(layer, str) and layer in adata.layers):
+        return
+    message = (
+        f"layer={layer!r} is not a layer of the AnnData; its layers are: "
+        f"{_anndata_layers(adata)}. None takes X."
+    )
+    raise InvalidInputError(message)
+
+
+def _anndata_layers(adata: Any) -> str:
+    return ", ".join(map(repr, getattr(adata, "layers", ()))) or "none"
+
+
+def anndata_names(names: Any, mode: str) -> np.ndarray:
+    """Return the names of cells or genes as labels, which are text.
+
+    Parameters
+    ----------
+    names : pandas.Index
+        ``obs_names`` or ``var_names``.
+    mode : {'obs', 'var'}
+        Which of them.
+    """
+    if not names.is_unique:
+        message = (
+            f"The {mode}_names of the AnnData are not unique: {names[names.duplicated()][0]!r} "
+            f"occurs more than once. Make them unique with adata.{mode}_names_make_unique()."
+        )
+        raise InvalidInputError(message)
+    if len(names) == 0:
+        return np.zeros(0, dtype=str)
+    labels = as_labels(names, name=mode)
+    # Names are text in every AnnData that was saved.
+    return labels if labels.dtype.kind == "U" else labels.astype(str)
+
+
 _FOREIGN: dict[str, Callable[[Any], TensorInput]] = {
+    "anndata": _from_anndata,
     "pandas": _from_pandas,
     "polars": _from_polars,
     "xarray": _from_xarray,

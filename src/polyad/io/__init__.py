@@ -1,5 +1,7 @@
 """Files, and the objects of other packages."""
 
+from polyad.io.anndata_read import read_anndata
+from polyad.io.anndata_write import write_anndata
 from polyad.io.events import tensor_from_events
 from polyad.io.interchange import (
     from_pyttb,
@@ -20,11 +22,13 @@ __all__ = [
     "from_tensorly",
     "from_xarray",
     "load",
+    "read_anndata",
     "read_tns",
     "tensor_from_events",
     "to_pyttb",
     "to_sparse",
     "to_tensorly",
     "to_xarray",
+    "write_anndata",
     "write_tns",
 ]

@@ -30,7 +30,7 @@ def to_tensorly(tensor: Any) -> Any:
         The decomposition.
     """
     tensor = as_kruskal(tensor)
-    cp_tensor = _package("tensorly.cp_tensor", "tensorly")
+    cp_tensor = package("tensorly.cp_tensor", "tensorly")
     return cp_tensor.CPTensor((tensor.weights, list(tensor.factors)))
 
 
@@ -56,7 +56,7 @@ def to_pyttb(tensor: Any) -> Any:
     tensor : KruskalTensor, sparse or dense tensor-like
         What to convert. Names and labels are not kept: pyttb has none.
     """
-    pyttb = _package("pyttb", "pyttb")
+    pyttb = package("pyttb", "pyttb")
     if isinstance(tensor, KruskalTensor) or hasattr(tensor, "kruskal_"):
         tensor = as_kruskal(tensor)
         factors = [np.asfortranarray(to_numpy(factor)) for factor in tensor.factors]
@@ -90,7 +90,7 @@ def to_sparse(tensor: Any) -> Any:
     tensor : sparse tensor-like
         For example an n-D ``coo_array`` or a sparse LabelledTensor.
     """
-    sparse = _package("sparse", "sparse")
+    sparse = package("sparse", "sparse")
     data = _sparse_data(tensor)
     return sparse.COO(np.stack(data.coords), data.data, shape=data.shape)
 
@@ -142,7 +142,16 @@ def _sparse_data(tensor: Any) -> coo_array:
     return canonicalize(data)
 
 
-def _package(module: str, name: str) -> Any:
+def package(module: str, name: str) -> Any:
+    """Import an optional package, or say how to install it.
+
+    Parameters
+    ----------
+    module : str
+        What to import.
+    name : str
+        What to install.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -35,7 +35,8 @@ def read_matrix(given: TensorInput, divergence: Any, estimator: str) -> NDArray[
     if given.is_sparse:
         message = (
             f"Sparse data was given to {estimator}, whose model has a value for every entry. Give "
-            "a dense array, X.toarray(), if that fits into memory."
+            "a dense array, X.toarray(), or of an AnnData the table adata.to_df(), if that fits "
+            "into memory."
         )
         raise InvalidTypeError(message)
     if len(given.shape) != 2:

@@ -1,0 +1,377 @@
+"""Results of a fit into an AnnData: features, loadings, and how they were found.
+
+What is put into ``uns`` are numbers, text, flat arrays and dicts of these, which an ``.h5ad`` file
+holds and gives back.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.utils.validation import check_is_fitted
+
+from polyad._version import __version__
+from polyad.arrays import to_numpy
+from polyad.base import TensorEstimator
+from polyad.exceptions import InvalidInputError, InvalidTypeError, PolyadError
+from polyad.foreign import anndata_names, check_anndata_layer
+from polyad.io.anndata_read import X_LABEL, check_anndata, read_anndata
+from polyad.io.interchange import package
+from polyad.tensor.label_values import find_labels, shown
+from polyad.tensor.labels import LabelledTensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Table = NDArray[Any]
+
+# Learned arrays with a row for each feature, besides the loadings.
+_PER_FEATURE = (
+    *("quantiles_", "quantile_weights_"),
+    *("normalizing_quantiles_", "normalizing_weights_"),
+)
+
+
+def write_anndata(
+    model: Any,
+    adata: Any,
+    *,
+    key: str | None = None,
+    layer: str | None = None,
+    copy: bool = False,
+) -> Any:
+    """Write what a fitted model has learned into an AnnData.
+
+    Cells and genes are matched by name; a model of data without names must have the shape of the
+    AnnData. Cells that were not in the fit get the features that ``model.transform`` finds for
+    them. Genes that were not in the fit get NaN, for example those left out of
+    ``adata[:, adata.var['highly_variable']]``.
+
+    Parameters
+    ----------
+    model : fitted estimator of polyad
+        Fitted to the AnnData, to a part of it, to its tables, or to what
+        :func:`~polyad.io.read_anndata` makes of it.
+    adata : AnnData
+        What to write to. A view becomes an AnnData of its own. Of a backed one only X is on disk,
+        and the results are kept in memory.
+    key : str, optional
+        The name of the results, by default that of the estimator in small letters, such as
+        ``'qmf'``. Results of the same name are replaced; nothing else is changed.
+    layer : str, optional
+        Where the data of cells is that were not in the fit, by default ``X``.
+    copy : bool, default=False
+        Whether to write to a copy, in memory, and return it.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, if one was asked for.
+
+    Notes
+    -----
+    For ``key='qmf'`` these are written:
+
+    ``obsm['X_qmf']``
+        The features of the cells, as ``fit_transform`` returns them. A model of groups of cells
+        has none.
+    ``varm['qmf']``
+        The loadings of the genes: of a matrix ``components_.T``, else the factor of ``var``.
+    ``uns['qmf']``
+        A dict: ``method``, ``version`` of polyad, ``params`` (those that are not None; objects in
+        words), ``weights``, ``objective``, ``reconstruction_err`` if there is one, ``status``,
+        ``n_iter``, ``history`` (a dict of arrays), and, if there are further modes, ``factors`` and
+        ``labels``, dicts with an array for each.
+    ``varm['qmf_quantiles']``, ``varm['qmf_quantile_weights']``, ``var['qmf_inflation']``
+        The learned transforms of :class:`~polyad.QMF` and :class:`~polyad.QMFQ`, as in their
+        ``quantile_table``; of QMFQ also ``varm['qmfq_normalizing_quantiles']`` and
+        ``varm['qmfq_normalizing_weights']``.
+
+    Names tell cells apart. Names that were only counted, ``'0'``, ``'1'``, ..., are those of other
+    cells in another AnnData: give cells names of their own before writing to data that the model
+    was not fitted to.
+
+    Examples
+    --------
+    >>> import anndata, numpy as np
+    >>> from polyad import NonnegativeCP
+    >>> from polyad.io import write_anndata
+    >>> adata = anndata.AnnData(np.random.default_rng(0).random((20, 5)))
+    >>> model = NonnegativeCP(2, random_state=0).fit(adata)
+    >>> write_anndata(model, adata, key="parts")
+    >>> adata.obsm["X_parts"].shape, adata.varm["parts"].shape, adata.uns["parts"]["status"]
+    ((20, 2), (5, 2), 'converged')
+    """
+    _check_request(model, adata, copy=copy)
+    name = _read_key(key, model)
+    results = _collect(model, adata, name, layer)
+    target = adata
+    if copy:
+        target = adata.to_memory(copy=True) if adata.isbacked else adata.copy()
+    _write(results, target, name)
+    return target if copy else None
+
+
+@dataclass
+class _Results:
+    """What is written, under its keys."""
+
+    uns: dict[str, Any]
+    obsm: dict[str, Table] = field(default_factory=dict)
+    varm: dict[str, Table] = field(default_factory=dict)
+    var: dict[str, Table] = field(default_factory=dict)
+
+
+def _check_request(model: Any, adata: Any, *, copy: bool) -> None:
+    if not isinstance(model, TensorEstimator):
+        message = (
+            f"model is a {type(model).__name__}; a fitted estimator of polyad is needed, such as "
+            "QMF(3).fit(adata). Of a pipeline, give that step."
+        )
+        raise InvalidTypeError(message)
+    check_is_fitted(model)
+    check_anndata(adata)
+    if not isinstance(copy, bool | np.bool_):
+        message = f"copy={copy!r} is not accepted; give True or False."
+        raise InvalidTypeError(message)
+    if adata.isbacked and adata.is_view:
+        message = (
+            "adata is a part of an AnnData on disk, which cannot be written to. Bring it into "
+            "memory before taking the part, with adata.to_memory()."
+        )
+        raise InvalidInputError(message)
+
+
+def _read_key(key: str | None, model: TensorEstimator) -> str:
+    if key is None:
+        return type(model).__name__.lower()
+    if not isinstance(key, str):
+        message = f"key={key!r} is a {type(key).__name__}; give text, such as 'qmf'."
+        raise InvalidTypeError(message)
+    if not key or "/" in key:
+        message = f"key={key!r} is no name in an AnnData; give text without '/', such as 'qmf'."
+        raise InvalidInputError(message)
+    return key
+
+
+def _collect(model: Any, adata: Any, key: str, layer: str | None) -> _Results:
+    """Make everything that is to be written, and write nothing."""
+    obs, var = _roles(model)
+    _check_layer(model, adata, obs, layer)
+    places = _places_of_features(model, var, adata)
+
+    def spread(values: Any) -> Table:
+        """Give every gene of the AnnData its row; NaN for those that the model does not know."""
+        own = to_numpy(values)
+        table = np.full((adata.n_vars, *own.shape[1:]), np.nan, dtype=own.dtype)
+        table[places] = own
+        return table
+
+    results = _Results(_summary(model, {obs, var}))
+    if obs is not None:
+        results.obsm[f"X_{key}"] = _features(model, adata, var, layer)
+    results.varm[key] = spread(model.factors_[var])
+    for name in _PER_FEATURE:
+        if hasattr(model, name):
+            results.varm[f"{key}_{name[:-1]}"] = spread(getattr(model, name))
+    if hasattr(model, "quantile_table"):
+        inflation = model.quantile_table()["inflation"].to_numpy()
+        results.var[f"{key}_inflation"] = spread(inflation)
+    return results
+
+
+def _roles(model: TensorEstimator) -> tuple[int | None, int]:
+    """Return which modes are cells, if any, and genes."""
+    modes = model.modes_
+    if modes is not None and "var" in modes:
+        obs = modes.index("obs") if "obs" in modes else None
+        if obs in (None, 0):
+            return obs, modes.index("var")
+    elif len(model.factors_) == 2:
+        return 0, 1
+    message = (
+        f"The model has the modes {modes or len(model.factors_)}, and nothing tells which of them "
+        "are those of an AnnData. Fit it to the AnnData, or to polyad.io.read_anndata(adata, ...)."
+    )
+    raise InvalidInputError(message)
+
+
+def _check_layer(model: TensorEstimator, adata: Any, obs: int | None, layer: str | None) -> None:
+    """Refuse a layer that does not exist, or that could not be what the model was fitted to."""
+    check_anndata_layer(adata, layer)
+    if layer is not None and (obs is None or len(model.factors_) > 2):
+        message = (
+            f"layer={layer!r} is for models of a matrix of cells and genes; this one has the modes "
+            f"{model.modes_}. Leave it out."
+        )
+        raise InvalidInputError(message)
+
+
+def _places_of_features(model: TensorEstimator, var: int, adata: Any) -> Table:
+    """Return where in the AnnData the features of the model are."""
+    labels = model.labels_[var]
+    n_features = int(model.factors_[var].shape[0])
+    if labels is None:
+        if n_features != adata.n_vars:
+            message = (
+                f"The model was fitted to {n_features} features without names, but adata has "
+                f"{adata.n_vars}. Fit it to the AnnData, adata, or to its table, adata.to_df()."
+            )
+            raise InvalidInputError(message)
+        return np.arange(n_features)
+    wanted = labels.astype(str)  # as an AnnData holds names
+    places = find_labels(anndata_names(adata.var_names, "var"), wanted)
+    lacking = wanted[places < 0]
+    if len(lacking):
+        message = (
+            f"adata lacks {len(lacking)} of the {n_features} features that the model was fitted "
+            f"to: {shown(lacking)}. Write to an AnnData that has them, and take a part of it "
+            "afterwards."
+        )
+        raise InvalidInputError(message)
+    return places
+
+
+def _features(model: Any, adata: Any, var: int, layer: str | None) -> Table:
+    """Return the features of all cells: those of the fit, or else of ``transform``."""
+    fitted = to_numpy(model.factors_[0] * model.weights_[None, :])
+    labels = model.labels_[0]
+    if labels is None and len(fitted) != adata.n_obs:
+        message = (
+            f"The model was fitted to {len(fitted)} samples without names, but adata has "
+            f"{adata.n_obs}. Fit it to an AnnData or a table, whose names are matched."
+        )
+        raise InvalidInputError(message)
+    rows = np.arange(len(fitted))
+    if labels is not None:
+        rows = find_labels(labels.astype(str), anndata_names(adata.obs_names, "obs"))
+    if is_classifier(model):
+        # The factor of its samples has seen the classes: no features for anything to be learned.
+        rows = np.full(adata.n_obs, -1)
+    new = np.flatnonzero(rows < 0)
+    features: Table = fitted[rows]
+    if len(new):
+        features[new] = _transformed(model, adata, var, layer, new)
+    return features
+
+
+def _transformed(model: Any, adata: Any, var: int, layer: str | None, cells: Table) -> Table:
+    """Return the features of cells that were not in the fit."""
+    modes = model.modes_ or ("obs", "var")
+    wanted: Any = layer
+    try:
+        if "layer" in modes:
+            names = model.labels_[modes.index("layer")]
+            known = list(adata.layers)
+            wanted = [None if n == X_LABEL and n not in known else str(n) for n in names]
+        tensor = read_anndata(adata, layer=wanted).isel(obs=cells)
+        own = list(model.labels_)
+        if own[var] is not None:
+            tensor = tensor.sel(var=own[var].astype(str).tolist())
+        # With the model's own names and labels, whatever their type.
+        tensor = LabelledTensor(tensor.data, modes=modes, labels=[None, *own[1:]])
+        return np.asarray(to_numpy(_plain_features(model, tensor)))
+    except PolyadError as error:
+        message = (
+            f"{len(cells)} of the {adata.n_obs} cells of adata were not in the fit, and their "
+            f"features could not be computed: {error}"
+        )
+        raise type(error)(message) from error
+
+
+def _plain_features(model: Any, tensor: LabelledTensor) -> Any:
+    """Return what ``transform`` returns, as an array also if the user asked for tables."""
+    features = model.transform(tensor)
+    return features.to_numpy() if hasattr(features, "to_numpy") else features
+
+
+def _summary(model: Any, written: set[int | None]) -> dict[str, Any]:
+    """Return what is known of a fit, as a dict that a file can hold."""
+    parameters = {
+        name: _plain(value)
+        for name, value in model.get_params(deep=False).items()
+        if value is not None and name not in model._unsaved_parameters
+    }
+    records = model.history_.records
+    columns = dict.fromkeys(name for record in records for name in record)
+    summary = {
+        "method": type(model).__name__,
+        "version": __version__,
+        "params": parameters,
+        "weights": np.array(to_numpy(model.weights_)),
+        "objective": float(model.objective_),
+        "status": model.status_.value,
+        "n_iter": int(model.n_iter_),
+        "history": {
+            name: np.array([record.get(name, np.nan) for record in records]) for name in columns
+        },
+    }
+    if hasattr(model, "reconstruction_err_"):
+        summary["reconstruction_err"] = float(model.reconstruction_err_)
+    further = [mode for mode in range(len(model.factors_)) if mode not in written]
+    if further:
+        # A slash in a key would make a group of a file.
+        names = {mode: model.modes_[mode].replace("/", "_") for mode in further}
+        summary["factors"] = {names[m]: np.array(to_numpy(model.factors_[m])) for m in further}
+        summary["labels"] = {
+            names[m]: _storable(model.labels_[m]) for m in further if model.labels_[m] is not None
+        }
+    return summary
+
+
+def _storable(labels: Table) -> Table:
+    """Return labels as a file can hold them: dates as text."""
+    return labels.astype(str) if labels.dtype.kind in "Mm" else labels.copy()
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as a number, text or a flat array; all else in words."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, set | frozenset | range):
+        value = sorted(value)
+    if isinstance(value, list | tuple) and _is_flat(value):
+        return np.asarray(value)
+    shape = getattr(value, "shape", None)
+    size = "" if shape is None else f" of shape {tuple(shape)}"
+    return f"<{type(value).__name__}{size}>"
+
+
+def _is_flat(values: Any) -> bool:
+    kinds = (str,) if any(isinstance(value, str) for value in values) else (bool, int, float)
+    return all(isinstance(value, kinds) for value in values)
+
+
+def _write(results: _Results, target: Any, key: str) -> None:
+    """Put everything where it belongs, in place of earlier results of the same name."""
+    anndata = package("anndata", "anndata")
+    replaced = _is_ours(target.uns.get(key))
+    with warnings.catch_warnings():
+        # A view that is written to becomes an AnnData of its own, as the docstring says.
+        warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)
+        target.uns[key] = results.uns
+    earlier = {
+        "obsm": [f"X_{key}"],
+        "varm": [f"{key}_{name[:-1]}" for name in _PER_FEATURE],
+        "var": [f"{key}_inflation"],
+    }
+    for place, names in earlier.items():
+        own, table = getattr(results, place), getattr(target, place)
+        for name in names:
+            # What an earlier model of another kind has left would pass for that of this one.
+            if replaced and name in table and name not in own:
+                del table[name]
+        for name, values in own.items():
+            table[name] = values
+
+
+def _is_ours(value: Any) -> bool:
+    """Say whether something in ``uns`` was written by this module."""
+    return isinstance(value, Mapping) and {"method", "version", "params", "status"} <= set(value)
