@@ -10,6 +10,8 @@ import json
 import platform
 import sys
 import time
+import warnings
+from contextlib import closing
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from joblib import Parallel, delayed
 from scipy import stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from pathlib import Path
 
     Unit = dict[str, Any]
@@ -114,7 +116,7 @@ def run_units(
     jobs : int
         The number of processes.
     max_minutes : float
-        Stop after the estimate if the run would take longer.
+        Stop when one unit of each kind has taken longer, or after the estimate if the rest would.
     """
     todo = [unit for unit in units if unit not in store]
     print(f"{len(units)} units, {len(units) - len(todo)} of them done before")
@@ -127,28 +129,54 @@ def run_units(
     seconds: dict[str, float] = {}
     # A pool of processes that is used twice keeps its compiled functions and its data.
     with Parallel(n_jobs=jobs, return_as="generator_unordered") as pool:
-        for unit, took in _do(probes, work, store, pool):
-            seconds[kind_of(unit)] = took
+        watch = _Watch(max_minutes)
+        with closing(_do(probes, work, store, pool)) as finished:
+            for unit, took in finished:
+                seconds[kind_of(unit)] = took
+                watch.look(len(seconds), len(probes))
         rest = [unit for unit in todo if unit not in store]
         minutes = sum(seconds[kind_of(unit)] for unit in rest) / jobs / 60
         print(f"estimate for the remaining {len(rest)} units: {minutes:.1f} minutes")
         if minutes > max_minutes:
             message = f"This is above --max-minutes {max_minutes:g}: raise it, or ask for less."
             raise SystemExit(message)
-        started, reported = time.perf_counter(), 0.0
-        for number, (_, _took) in enumerate(_do(rest, work, store, pool), start=1):
-            passed = (time.perf_counter() - started) / 60
-            if passed > reported + 0.5:
-                reported = passed
-                print(f"  {number} of {len(rest)} units, {passed:.1f} minutes", flush=True)
+        watch = _Watch(np.inf)
+        for number, _ in enumerate(_do(rest, work, store, pool), start=1):
+            watch.look(number, len(rest))
+
+
+class _Watch:
+    """Tells how far a run is, every half minute, and ends it when its time is over."""
+
+    def __init__(self, max_minutes: float) -> None:
+        self.max_minutes = max_minutes
+        self.started, self.told = time.perf_counter(), 0.0
+
+    def look(self, done: int, n_units: int) -> None:
+        passed = (time.perf_counter() - self.started) / 60
+        if passed > self.told + 0.5:
+            self.told = passed
+            print(f"  {done} of {n_units} units, {passed:.1f} minutes", flush=True)
+        if done < n_units and passed > self.max_minutes:
+            message = (
+                f"{done} of {n_units} kinds of units have taken longer than --max-minutes "
+                f"{self.max_minutes:g}. They are kept: raise it, or ask for less, and run again."
+            )
+            raise SystemExit(message)
 
 
 def _do(
     units: Sequence[Unit], work: Callable[[Unit], Unit], store: Store, pool: Parallel
-) -> Iterable[tuple[Unit, float]]:
-    for unit, result in pool(delayed(_timed)(work, unit) for unit in units):
-        store.add(unit, result)
-        yield unit, result["seconds"]
+) -> Generator[tuple[Unit, float]]:
+    outputs = pool(delayed(_timed)(work, unit) for unit in units)
+    try:
+        for unit, result in outputs:
+            store.add(unit, result)
+            yield unit, result["seconds"]
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of units that are left undone on purpose
+            outputs.close()
 
 
 def _timed(work: Callable[[Unit], Unit], unit: Unit) -> tuple[Unit, Unit]:

@@ -59,6 +59,17 @@ def test_a_run_that_would_take_too_long_is_not_begun(tmp_path):
     assert len(store.table(units(4))) == 1
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_kinds_that_take_too_long_are_not_all_begun(tmp_path, jobs):
+    store = Store(tmp_path / "a.jsonl")
+    kinds = [{**unit, "part": str(k)} for k, unit in enumerate(units(40))]
+    with pytest.raises(SystemExit, match=r"1 of 40 kinds .* are kept"):
+        run_units(kinds, square, store, jobs=jobs, max_minutes=0)
+    assert len(store.table(kinds)) == 1
+    run_units(kinds, square, store, jobs=jobs)
+    assert len(store.table(kinds)) == 40
+
+
 def test_interval():
     mean, low, high = interval(np.array([1.0, 2.0, 3.0, 4.0]))
     assert mean == 2.5
