@@ -17,8 +17,9 @@ from polyad.soft.arguments import (
     read_side,
     read_values,
     read_weights,
+    read_width,
 )
-from polyad.soft.solved import Solved, finite, pull_normalised, solve_rows
+from polyad.soft.solved import Solved, finite, middles, pull_normalised, solve_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,12 +132,15 @@ def evaluate_sort(
     a = read_weights(weights, "weights", layout, values.shape[1])
     b = _read_targets(n_targets, target_weights, layout, values.shape[1])
     solved = solve_rows(values, a.rows, b.rows, settings)
+    # Averages are taken of distances from the middle: differences of large numbers cancel.
+    middle = middles(values)
+    distances = values - middle
 
     def pull(gradient: ArrayLike) -> SoftGradients:
-        gradients = solved.plan.pull_values(values, read_gradient(gradient, value, layout))
+        gradients = solved.plan.pull_values(distances, read_gradient(gradient, value, layout))
         return to_arguments(solved, gradients, layout, (a, b), direct=gradients.numbers)
 
-    value = layout.to_array(solved.plan.average_values(values))
+    value = layout.to_array(solved.plan.average_values(distances) + middle)
     return Evaluated(value, pull)
 
 
@@ -155,10 +159,7 @@ def evaluate_quantile(
     if asked.ndim > 1 or asked.min() < 0.0 or asked.max() > 1.0:
         message = f"levels={levels!r} must be a number, or one axis of numbers, between 0 and 1."
         raise InvalidInputError(message)
-    share = 1.0 / n if width is None else float(width)
-    if not 0.0 < share <= 1.0:
-        message = f"width={width!r} must be above 0 and at most 1."
-        raise InvalidInputError(message)
+    share = read_width(width, n)
     flat = asked.ravel().astype(np.float64)
     below = np.clip(flat - 0.5 * share, 0.0, 1.0 - share)
     is_inside = (flat - 0.5 * share > 0.0) & (flat - 0.5 * share < 1.0 - share)
@@ -167,6 +168,8 @@ def evaluate_quantile(
     # Every level is a problem of its own: a row is repeated for each of them.
     k = flat.size
     repeated = np.repeat(values, k, axis=0)
+    centre = middles(repeated)
+    distances = repeated - centre
     solved = solve_rows(
         *(repeated, a.rows if len(a.rows) == 1 else np.repeat(a.rows, k, axis=0)),
         *(np.tile(targets, (d, 1)), settings),
@@ -175,7 +178,7 @@ def evaluate_quantile(
     def pull(gradient: ArrayLike) -> SoftGradients:
         G = np.zeros((d * k, 3))
         G[:, 1] = read_gradient(gradient, value, layout, is_single=asked.ndim == 0).ravel()
-        gradients = solved.plan.pull_values(repeated, G)
+        gradients = solved.plan.pull_values(distances, G)
         by_values, by_shares = solved.pull_input(gradients)
         by_values = (by_values + gradients.numbers).reshape(d, k, n).sum(axis=1)
         by_weights = pull_normalised(solved.a, solved.totals[0], by_shares)
@@ -188,7 +191,7 @@ def evaluate_quantile(
             levels=finite(by_levels, "levels"),
         )
 
-    middle = solved.plan.average_values(repeated)[:, 1].reshape(d, k)
+    middle = (solved.plan.average_values(distances) + centre)[:, 1].reshape(d, k)
     value = layout.to_array(middle)
     if asked.ndim == 0:
         value = value.squeeze(layout.axis)

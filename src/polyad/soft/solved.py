@@ -33,13 +33,22 @@ def normalise(weights: Table) -> tuple[Table, Table]:
     shares = weights / largest
     shares = np.where(shares > _NOTHING, shares, 0.0)
     total = shares.sum(axis=1, keepdims=True)
-    return shares / total, total * largest
+    with np.errstate(over="ignore"):  # the derivatives with respect to such weights are zero
+        return shares / total, total * largest
+
+
+def middles(x: Table) -> Table:
+    """Return the middle of the range of each row (d, 1); for constant rows, their value."""
+    low, high = x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)
+    middle: Table = np.where(low == high, low, 0.5 * low + 0.5 * high)
+    return middle
 
 
 def pull_normalised(shares: Table, totals: Table, gradient: Table) -> Table:
     """Return the gradient with respect to weights from that with respect to their shares."""
     mean = (shares * gradient).sum(axis=1, keepdims=True)
-    by_weights: Table = (gradient - mean) / totals
+    with np.errstate(over="ignore"):  # told by finite
+        by_weights: Table = (gradient - mean) / totals
     return by_weights
 
 
