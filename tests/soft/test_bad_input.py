@@ -10,7 +10,7 @@ from polyad.exceptions import (
     PolyadError,
     TransportWarning,
 )
-from polyad.soft import quantile_normalize, soft_quantile, soft_rank, soft_sort, vjp
+from polyad.soft import Cost, quantile_normalize, soft_quantile, soft_rank, soft_sort, vjp
 
 FUNCTIONS = [soft_rank, soft_sort, soft_quantile]
 
@@ -141,3 +141,68 @@ def test_arrays_of_other_packages_and_orders_of_bytes():
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(soft_rank(np.ma.array(x)), soft_rank(x))
+
+
+def flat(x, y):
+    return 0.0 * x * y
+
+
+@pytest.mark.parametrize("n_iter", [None, 3])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (lambda x, y: None, "value.* of the cost gave object numbers"),
+        (lambda x, y: 1j * (x - y), "gave complex128"),
+        (lambda x, y: np.ones((3, 7)), r"the shape \(3, 7\).*to \(2, 50, 50\)"),
+        (lambda x, y: np.nan * (x - y), "is nan for some"),
+        (lambda x, y: np.where(x > y, np.inf, 0.0), "is inf for some"),
+        (lambda x, y: -((x - y) ** 2), r"not submodular: c\("),
+        (lambda x, y: np.sqrt(np.abs(x - y)), "not submodular"),
+        (lambda x, y: (np.round(50 * x) % 2) * (y - 0.5), "not submodular"),
+    ],
+)
+def test_costs_that_are_refused(value, text, n_iter):
+    x = np.random.default_rng(0).normal(size=(2, 50))
+    with pytest.raises(PolyadError, match=text):
+        soft_rank(x, cost=Cost(value, flat), n_iter=n_iter)
+
+
+def test_costs_of_functions_only():
+    with pytest.raises(InvalidTypeError, match="slope=None of a cost"):
+        Cost(np.subtract, None)
+
+
+@pytest.mark.parametrize("n_iter", [None, 3])
+def test_slopes_that_are_refused(n_iter):
+    def squared(x, y):
+        return (x - y) ** 2
+
+    x = np.random.default_rng(0).normal(size=(2, 50))
+    for slope in (flat, lambda x, y: 2 * (y - x), lambda x, y: x - y, squared):
+        value, pullback = vjp(soft_rank, x, cost=Cost(squared, slope), n_iter=n_iter)
+        with pytest.raises(InvalidInputError, match="not the derivative"):
+            pullback(value)
+    _, pullback = vjp(soft_rank, x, cost=Cost(squared, lambda x, y: np.nan * x * y), n_iter=n_iter)
+    with pytest.raises(InvalidInputError, match="of the cost is nan"):
+        pullback(value)
+
+
+@pytest.mark.parametrize("squash", [True, False])
+@pytest.mark.parametrize(
+    "cost",
+    [
+        Cost(lambda x, y: np.abs(x - y), lambda x, y: np.sign(x - y)),
+        Cost(lambda x, y: np.maximum(x - y, 0.0), lambda x, y: 1.0 * (x > y)),
+        Cost(lambda x, y: -x * y, lambda x, y: -y + 0.0 * x),
+        Cost(lambda x, y: 0.0, lambda x, y: 0.0),
+        Cost(lambda x, y: np.cosh(9 * (x - y)), lambda x, y: 9 * np.sinh(9 * (x - y))),
+        Cost(lambda x, y: np.exp(x - 2 * y), lambda x, y: np.exp(x - 2 * y)),
+    ],
+)
+def test_costs_with_corners_and_without_are_taken(cost, squash):
+    x = np.random.default_rng(0).random((6, 200)) ** 3
+    x[0] = 0.5
+    value, pullback = vjp(soft_rank, x, n_targets=9, cost=cost, squash=squash, epsilon=0.1)
+    in_order = np.take_along_axis(value, np.argsort(x, axis=1), axis=1)
+    assert (np.diff(in_order, axis=1) > -1e-9).all()
+    assert np.isfinite(pullback(x).x).all()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyad.exceptions import NumericalError, TransportWarning, warn_user
+from polyad.soft.costs import check_order, check_slope
 from polyad.soft.sinkhorn import SinkhornPlan
 from polyad.soft.squash import Squashed, squash
 from polyad.soft.transport import Gradients, RowTransport, SolvedPlan
@@ -77,6 +78,9 @@ class Solved:
 
     def pull_input(self, gradients: Gradients) -> tuple[Table, Table]:
         """Return gradients with respect to the values given, not squashed, and their shares."""
+        transport = self.plan.transport
+        if transport.cost is not None:
+            check_slope(transport.cost, transport.rows.x, transport.rows.y)
         if self.squashed is None:
             return gradients.x, gradients.a
         by_input, by_share = self.squashed.pull(self.a, gradients.x)
@@ -95,6 +99,8 @@ def solve_rows(x: Table, weights: Table, target_weights: Table, settings: Settin
         epsilon=settings.epsilon,
         cost=settings.cost,
     )
+    if settings.cost is not None:
+        check_order(settings.cost, transport.rows.x, transport.rows.y)
     plan: SolvedPlan | SinkhornPlan
     if settings.n_iter is None:
         solution = transport.solve(tol=settings.tol)

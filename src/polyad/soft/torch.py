@@ -194,8 +194,8 @@ class _Pullback(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         message = (
-            "The operators of polyad.soft.torch can be differentiated once; a second derivative was "
-            "asked for. Detach the gradient, or take differences of first derivatives."
+            "The operators of polyad.soft.torch can be differentiated once; a second derivative "
+            "was asked for. Detach the gradient, or take differences of first derivatives."
         )
         raise NotImplementedError(message)
 

@@ -29,8 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.exceptions import InvalidTypeError
 from polyad.soft.adjoint import pull_block
 from polyad.soft.blocks import Rows, average_block, extend_block, solve_block
+from polyad.soft.costs import read_table
 from polyad.soft.newton import Task
 from polyad.soft.reduction import count_nodes, reduce_block
 from polyad.threads import run_blocks
@@ -66,13 +68,22 @@ class Cost:
     value : callable
         ``value(x, y)`` returns the cost for arrays that are broadcast against each other. It must
         be submodular, ``d2c / dx dy <= 0``, for soft operators to keep the order of the values. Any
-        convex function of ``x - y`` is.
+        convex function of ``x - y`` is. The operators refuse a cost that is not, for a sample of
+        the values and targets.
     slope : callable
-        ``slope(x, y)`` returns the derivative with respect to ``x``.
+        ``slope(x, y)`` returns the derivative with respect to ``x``. Where it is needed, it is
+        compared with differences of the cost on such a sample.
     """
 
     value: Callable[[Any, Any], Any]
     slope: Callable[[Any, Any], Any]
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be called."""
+        for name in ("value", "slope"):
+            if not callable(function := getattr(self, name)):
+                message = f"{name}={function!r} of a cost must be a function of x and y."
+                raise InvalidTypeError(message)
 
 
 SQUARED = Cost(lambda x, y: (x - y) ** 2, lambda x, y: 2.0 * (x - y))
@@ -360,8 +371,8 @@ class RowTransport:
     def _compute(self, cost: Cost, what: str, first: int, last: int) -> Table:
         x, y = self.rows.x[first:last, :, None], self.rows.y
         y = (y[first:last] if len(y) > 1 else y)[:, None, :]
-        numbers = np.asarray(getattr(cost, what)(x, y), dtype=np.float64)
-        return np.broadcast_to(numbers, (last - first, x.shape[1], y.shape[2]))
+        shape = last - first, x.shape[1], y.shape[2]
+        return read_table(getattr(cost, what)(x, y), shape, what)
 
     def _tables(self, first: int, last: int, *, with_slopes: bool = False) -> tuple[Table, Table]:
         """Return the costs of some rows and their slopes, (rows, m, n), if they are one's own."""
