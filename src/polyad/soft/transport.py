@@ -55,6 +55,8 @@ _NO_ROWS = Rows(*(np.empty((0, 1)) for _ in range(4)))
 _FEW_TARGETS, _PART, _NODE_TOL = 64, 0.5, 1e-2
 # Where nodes are many, too: the solution starts from that of a larger epsilon, roughly solved.
 _COARSER, _ROUGH = 4.0, 1e-3
+# Targets that together take less than this part of any value have no weight.
+_TRACE = 1e-14
 # Rows that fail are solved again, through values of epsilon that are halved, with many steps.
 _WELL, _SLOW_STEPS, _MOST_LEVELS = 1e-6, 2000, 40
 
@@ -175,6 +177,7 @@ class RowTransport:
     def __init__(
         self, x: Table, y: Table, a: Table, b: Table, *, epsilon: float, cost: Cost | None = None
     ) -> None:
+        b = without_traces(a, b)
         self.rows = Rows(*(np.ascontiguousarray(part, dtype=np.float64) for part in (x, y, a, b)))
         self.epsilon = float(epsilon)
         self.cost = cost
@@ -387,6 +390,18 @@ class RowTransport:
         (d, n), m = self.rows.x.shape, self.rows.y.shape[1]
         step = int(np.clip(_BLOCK // (n * m), _FEWEST, _MOST))
         return ((first, min(first + step, d)) for first in range(0, d, step))
+
+
+def without_traces(a: Table, b: Table) -> Table:
+    """Return the weights of targets, zero where they are too small to change anything else.
+
+    A target takes from a value at most its own weight. If that is nothing beside all values, the
+    plan of the others is the same without it, and what the target itself gets is the limit for a
+    weight of zero, which needs no step that such small numbers would spoil.
+    """
+    least = float(np.min(a, where=a > 0.0, initial=np.inf))
+    traces = (b > 0.0) & (b < _TRACE * least / b.shape[1])
+    return np.where(traces, 0.0, b) if traces.any() else b
 
 
 def _take(rows: Table, order: NDArray[np.int64]) -> Table:
