@@ -44,9 +44,11 @@ class KullbackLeibler:
 
     def value(self, x: Table, y: Table) -> Table:
         """Return the divergence of each entry."""
-        # x (r - log(1 + r)) with r = y / x - 1: what cancels near zero is small already.
+        # x (r - log(1 + r)) with r = y / x - 1: what cancels near zero is small already. Far below
+        # the entry, r is rounded to minus one.
         ratio = (y - x) / x
-        result: Table = x * (ratio - np.log1p(ratio))
+        logarithm = np.where(ratio < -0.5, np.log(y / x), np.log1p(np.maximum(ratio, -0.5)))
+        result: Table = x * (ratio - logarithm)
         return result
 
     def derivative(self, x: Table, y: Table) -> Table:
@@ -136,7 +138,8 @@ def curvature(divergence: Any, x: Table, y: Table, low: Table, high: Table) -> T
     else:
         step = _STEP * np.where(high > low, high - low, 1.0)
         step = np.where(y + step > high, -step, step)
-        found = (divergence.derivative(x, y + step) - divergence.derivative(x, y)) / step
+        ahead, here = (np.asarray(divergence.derivative(x, at)) for at in (y + step, y))
+        found = (ahead - here) / step
     return np.asarray(found, dtype=np.float64)
 
 

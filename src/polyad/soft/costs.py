@@ -99,7 +99,9 @@ def check_slope(cost: Cost, x: Table, y: Table) -> None:
         differences = np.broadcast_to((up - down) / (2.0 * step), slopes.shape)
     known = np.isfinite(differences)
     largest = max(np.abs(differences[known]).max(initial=0.0), np.abs(slopes).max())
-    wrong = np.abs(differences - slopes)[known] > _CLOSE * largest
+    size = np.abs(up).max(initial=0.0, where=np.isfinite(up))
+    rounding = 8.0 * np.finfo(np.float64).eps * size / step
+    wrong = np.abs(differences - slopes)[known] > _CLOSE * largest + rounding
     if wrong.size and wrong.mean() > _MOST:
         message = (
             "slope(x, y) of the cost is not the derivative of value(x, y) with respect to x: "
