@@ -391,7 +391,10 @@ def test_transforms_are_drawn():
     np.testing.assert_allclose(line.get_ydata(), model.transform_table("e")["after"])
     strongest = model.quantile_table()["inflation"].abs().idxmax()
     assert plot_transforms(model, max_features=5).axes[0].get_title() == strongest
-    with pytest.raises(InvalidInputError, match="Nothing to draw"):
-        plot_transforms(model, max_features=0)
+    for one in ("e", 4):
+        assert [panel.get_title() for panel in plot_transforms(model, features=one).axes] == ["e"]
+    for few in (0, -1):
+        with pytest.raises(InvalidInputError, match="Nothing to draw"):
+            plot_transforms(model, max_features=few)
     with pytest.raises(InvalidTypeError, match="CP learns no transforms"):
         plot_transforms(CP(2, max_iter=2).fit(frame))

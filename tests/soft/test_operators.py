@@ -324,3 +324,18 @@ def test_targets_of_tiny_weight(rows):
     found = quantile_normalize(rows, q, target_weights=b)
     exact = quantile_normalize(rows, q, target_weights=[1, 0, 0, 1, 0])
     np.testing.assert_allclose(found, exact, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n_iter", [1, 2, 5])
+@pytest.mark.parametrize("function", [soft_rank, soft_sort])
+def test_iterations_with_zero_weights_and_little_entropy(function, n_iter):
+    x = np.random.default_rng(0).random(8)
+    settings = {"epsilon": 1e-4, "squash": False, "n_iter": n_iter}
+    weights = np.array([0.0, 1, 1, 1, 1, 1, 1, 0])
+    value, pullback = vjp(function, x, weights=weights, target_weights=[0, 1, 1, 0], **settings)
+    without, _ = vjp(function, x[1:-1], target_weights=[0, 1, 1, 0], **settings)
+    assert np.isfinite(value).all()
+    assert np.isfinite(pullback(np.arange(value.size)).x).all()
+    if function is soft_sort and n_iter > 1:  # the first step knows no weights
+        np.testing.assert_allclose(value[1:-1], without[1:-1], rtol=1e-9)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # Entries of plans that are treated at once.
 _BLOCK = 1 << 20
+# Of densities of what has no weight, which nothing bounds: they are multiplied by zero.
+_LARGEST_EXPONENT = 600.0
 
 
 class SinkhornPlan:
@@ -132,7 +134,8 @@ class _Unrolled:
         return self._exp(self.psi[k - 1], self.phi[k])
 
     def _exp(self, psi: Table, phi: Table) -> Table:
-        density: Table = np.exp(psi[:, :, None] + phi[:, None, :] - self.C)
+        exponents = psi[:, :, None] + phi[:, None, :] - self.C
+        density: Table = np.exp(np.minimum(exponents, _LARGEST_EXPONENT))
         return density
 
     def pull_targets(self, q: Table, G: Table) -> Table:
