@@ -339,3 +339,20 @@ def test_iterations_with_zero_weights_and_little_entropy(function, n_iter):
     assert np.isfinite(pullback(np.arange(value.size)).x).all()
     if function is soft_sort and n_iter > 1:  # the first step knows no weights
         np.testing.assert_allclose(value[1:-1], without[1:-1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_iter", [1, 2, 5])
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-4])
+def test_iterations_keep_order_and_range_where_costs_are_large(epsilon, n_iter):
+    """Exponents are up to 1e12 here, and known to 1e-4."""
+    generator = np.random.default_rng(0)
+    x, q = np.sort(1e3 * generator.random((5, 40))), np.sort(generator.random(12))
+    settings = {"epsilon": epsilon, "squash": False, "n_iter": n_iter}
+    T = quantile_normalize(x, q, **settings)
+    S = soft_sort(x, n_targets=12, **settings)
+    assert (np.diff(T) >= -1e-12).all()
+    assert q[0] - 1e-12 <= T.min()
+    assert T.max() <= q[-1] + 1e-12
+    assert (np.diff(S) >= -1e-9).all()
+    assert x.min() - 1e-9 <= S.min()
+    assert S.max() <= x.max() + 1e-9
