@@ -58,7 +58,7 @@ class KullbackLeibler:
 
     def curvature(self, x: Table, y: Table) -> Table:
         """Return its second derivative."""
-        result: Table = x / (y * y)
+        result: Table = x / y / y
         return result
 
     def cross(self, x: Table, y: Table) -> Table:
