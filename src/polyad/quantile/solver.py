@@ -331,8 +331,15 @@ class LowMemorySolver(QuantileSolver[LowMemoryState]):
         own = [np.array(part) for part in parameters]
         found = self.objective_function.evaluate(own, [])
         return LowMemoryState(
-            *(own, found.potentials, found.value, found.divergence),
-            *(self.factor * joined(found.gradient), [], [], 1, False),
+            parameters=own,
+            potentials=found.potentials,
+            value=found.value,
+            divergence=found.divergence,
+            gradient=self.factor * joined(found.gradient),
+            steps=[],
+            changes=[],
+            evaluations=1,
+            is_final=False,
         )
 
     def step(self, state: LowMemoryState) -> LowMemoryState:
@@ -346,18 +353,26 @@ class LowMemorySolver(QuantileSolver[LowMemoryState]):
             tried.append((point, found))
             return self.factor * found.value, self.factor * joined(found.gradient)
 
+        point, value = joined(state.parameters), self.factor * state.value
         memory = QuasiNewtonState(
-            *(joined(state.parameters), state.gradient, self.factor * state.value),
-            *(state.steps, state.changes, state.evaluations, state.is_final),
+            *(point, state.gradient, value, state.steps, state.changes),
+            *(state.evaluations, state.is_final),
         )
         new = QuasiNewton(evaluate, memory=_MEMORY).step(memory)
         potentials, divergence = state.potentials, state.divergence
-        for point, found in tried:
-            if np.array_equal(point, new.point):
+        for tried_point, found in tried:
+            if np.array_equal(tried_point, new.point):
                 potentials, divergence = found.potentials, found.divergence
         return LowMemoryState(
-            *(parted(new.point, shapes), potentials, new.value / self.factor, divergence),
-            *(new.gradient, new.steps, new.changes, new.evaluations, new.is_final),
+            parameters=parted(new.point, shapes),
+            potentials=potentials,
+            value=new.value / self.factor,
+            divergence=divergence,
+            gradient=new.gradient,
+            steps=new.steps,
+            changes=new.changes,
+            evaluations=new.evaluations,
+            is_final=new.is_final,
         )
 
     def diagnostics(self, state: LowMemoryState) -> Mapping[str, float]:

@@ -51,7 +51,7 @@ def plot_transforms(
         strongest = np.argsort(-np.abs(table["inflation"].to_numpy()), kind="stable")
         chosen: list[Any] = [int(row) for row in strongest[: max(max_features, 0)]]
     else:
-        chosen = [features] if np.ndim(features) == 0 else list(features)
+        chosen = np.ravel(np.asarray(features, dtype=object)).tolist()
     if not chosen:
         message = "Nothing to draw: give at least one feature, or max_features of 1 or more."
         raise InvalidInputError(message)
