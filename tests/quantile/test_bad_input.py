@@ -79,6 +79,10 @@ def test_a_fitted_model_refuses(estimator):
         model.inverse_transform(np.ones((15, 3)))
     with pytest.raises(InvalidInputError, match="not finite"):
         model.inverse_transform(np.full((1, 2), np.nan))
+    with pytest.raises(InvalidInputError, match="complex128; real numbers"):
+        model.inverse_transform(np.full((1, 2), 1j))
+    with pytest.raises(InvalidInputError, match="do not form an array of numbers"):
+        model.inverse_transform([["a", "b"]])
     for feature in (8, -9, "gene", True, 1.5, [1], None):
         with pytest.raises(InvalidInputError, match="does not exist; there are 8"):
             model.transform_table(feature)
@@ -98,6 +102,11 @@ def test_a_failed_fit_leaves_the_model_as_it_was(estimator):
     with pytest.raises(InvalidInputError):
         model.fit(-X)
     np.testing.assert_array_equal(model.transform(X), before)
+
+
+def test_a_checkpoint_that_is_a_folder_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="is a folder"):
+        QMF(checkpoint=tmp_path).fit(small())
 
 
 @BOTH
