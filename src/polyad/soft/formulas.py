@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from polyad.soft.transport import Gradients
 
     Table = NDArray[np.float64]
+    Index = NDArray[np.int64]
+
+# Numbers of repeated rows that are treated at once.
+_NUMBERS = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -165,37 +169,52 @@ def evaluate_quantile(
     is_inside = (flat - 0.5 * share > 0.0) & (flat - 0.5 * share < 1.0 - share)
     targets = np.stack([below, np.full_like(below, share), 1.0 - share - below], axis=1)
     targets = np.maximum(targets, 0.0)
-    # Every level is a problem of its own: a row is repeated for each of them.
-    k = flat.size
-    repeated = np.repeat(values, k, axis=0)
-    centre = middles(repeated)
-    distances = repeated - centre
-    solved = solve_rows(
-        *(repeated, a.rows if len(a.rows) == 1 else np.repeat(a.rows, k, axis=0)),
-        *(np.tile(targets, (d, 1)), settings),
-    )
+    # Every level of every row is a problem of its own. They are solved in parts, as a row is
+    # repeated for each of them, and solutions are kept as potentials.
+    k, step = flat.size, max(1, _NUMBERS // n)
+    parts = [slice(first, min(first + step, d * k)) for first in range(0, d * k, step)]
+    centre = middles(values)
+
+    def solve(part: slice, known: Table | None = None) -> tuple[Index, Index, Table, Solved]:
+        rows, which = np.divmod(np.arange(part.start, part.stop), k)
+        own = a.rows if len(a.rows) == 1 else a.rows[rows]
+        found = solve_rows(values[rows], own, targets[which], settings, known)
+        return rows, which, values[rows] - centre[rows], found
 
     def pull(gradient: ArrayLike) -> SoftGradients:
-        G = np.zeros((d * k, 3))
-        G[:, 1] = read_gradient(gradient, value, layout, is_single=asked.ndim == 0).ravel()
-        gradients = solved.plan.pull_values(distances, G)
-        by_values, by_shares = solved.pull_input(gradients)
-        by_values = (by_values + gradients.numbers).reshape(d, k, n).sum(axis=1)
-        by_weights = pull_normalised(solved.a, solved.totals[0], by_shares)
-        by_weights = by_weights.reshape(d, k, n).sum(axis=1)
-        by_levels = (gradients.b[:, 0] - gradients.b[:, 2]).reshape(d, k).sum(axis=0)
-        by_levels = np.where(is_inside, by_levels, 0.0).reshape(asked.shape)
+        given = read_gradient(gradient, value, layout, is_single=asked.ndim == 0).ravel()
+        by_values, by_weights, by_levels = np.zeros((d, n)), np.zeros((d, n)), np.zeros(k)
+        for part, known in zip(parts, potentials, strict=True):
+            rows, which, distances, found = solve(part, known)
+            G = np.zeros((rows.size, 3))
+            G[:, 1] = given[part]
+            gradients = found.plan.pull_values(distances, G)
+            by_input, by_shares = found.pull_input(gradients)
+            _add_rows(by_values, rows, by_input + gradients.numbers)
+            _add_rows(by_weights, rows, pull_normalised(found.a, found.totals[0], by_shares))
+            np.add.at(by_levels, which, gradients.b[:, 0] - gradients.b[:, 2])
+        inside = np.where(is_inside, by_levels, 0.0).reshape(asked.shape)
         return SoftGradients(
             layout.to_array(finite(by_values, "x")),
             a.back(finite(by_weights, "weights"), layout),
-            levels=finite(by_levels, "levels"),
+            levels=finite(inside, "levels"),
         )
 
-    middle = (solved.plan.average_values(distances) + centre)[:, 1].reshape(d, k)
-    value = layout.to_array(middle)
+    middle, potentials = np.empty(d * k), []
+    for part in parts:
+        rows, _, distances, found = solve(part)
+        middle[part] = found.plan.average_values(distances)[:, 1] + centre[rows, 0]
+        potentials.append(found.plan.potentials)
+    value = layout.to_array(middle.reshape(d, k))
     if asked.ndim == 0:
         value = value.squeeze(layout.axis)
     return Evaluated(value, pull)
+
+
+def _add_rows(total: Table, rows: Index, parts: Table) -> None:
+    """Add rows to those whose increasing numbers are given; one may be met several times."""
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    total[rows[first]] += np.add.reduceat(parts, first, axis=0)
 
 
 def read_gradient(

@@ -36,6 +36,9 @@ _LARGEST_EXPONENT = 600.0
 class SinkhornPlan:
     """The plans of the rows of a transport after ``n_iter`` iterations."""
 
+    #: Iterations always begin from nothing.
+    potentials: None = None
+
     def __init__(self, transport: RowTransport, n_iter: int) -> None:
         self.transport = transport
         self.n_iter = n_iter

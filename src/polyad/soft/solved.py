@@ -87,8 +87,17 @@ class Solved:
         return by_input, gradients.a + by_share
 
 
-def solve_rows(x: Table, weights: Table, target_weights: Table, settings: Settings) -> Solved:
-    """Solve the transport of each row to equally spaced targets between 0 and 1."""
+def solve_rows(
+    x: Table,
+    weights: Table,
+    target_weights: Table,
+    settings: Settings,
+    potentials: Table | None = None,
+) -> Solved:
+    """Solve the transport of each row to equally spaced targets between 0 and 1.
+
+    ``potentials`` are those of its solution, if that is known.
+    """
     a, a_total = normalise(weights)
     b, b_total = normalise(target_weights)
     squashed = squash(x, a) if settings.squash else None
@@ -99,15 +108,17 @@ def solve_rows(x: Table, weights: Table, target_weights: Table, settings: Settin
         epsilon=settings.epsilon,
         cost=settings.cost,
     )
-    if settings.cost is not None:
+    if settings.cost is not None and potentials is None:
         check_order(settings.cost, transport.rows.x, transport.rows.y)
     plan: SolvedPlan | SinkhornPlan
-    if settings.n_iter is None:
+    if settings.n_iter is not None:
+        plan = SinkhornPlan(transport, settings.n_iter)
+    elif potentials is not None:
+        plan = SolvedPlan(transport, potentials)
+    else:
         solution = transport.solve(tol=settings.tol)
         report_unsolved(solution.error, settings.tol)
         plan = SolvedPlan(transport, solution.potentials)
-    else:
-        plan = SinkhornPlan(transport, settings.n_iter)
     return Solved(x, a, b, (a_total, b_total), squashed, plan)
 
 
