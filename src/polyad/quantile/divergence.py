@@ -24,8 +24,9 @@ class Divergence(Protocol):
 
     ``value(x, y)`` and ``derivative(x, y)`` take arrays of entries ``x`` and model values ``y`` of
     the same shape and return one number for each: the divergence, zero where both are equal and
-    never negative, and its derivative with respect to ``y``. With an attribute ``needs_positive =
-    True``, negative entries are refused, and both arguments are kept above zero.
+    never negative, and its derivative with respect to ``y``. They leave their arguments as they
+    are. With an attribute ``needs_positive = True``, negative entries are refused, and both
+    arguments are kept above zero. A few entries are tried before a fit.
     """
 
     def value(self, x: Any, y: Any) -> Any:
