@@ -18,6 +18,8 @@ def to_numpy(array: Array) -> np.ndarray:
 
     if is_torch_array(array):
         array = array.detach().cpu()
+        if str(array.dtype) == "torch.bfloat16":  # NumPy has no such type
+            array = array.float()
     elif is_cupy_array(array):
         array = array.get()
     return np.asarray(array)

@@ -243,7 +243,7 @@ def read_features(X: Any, n_components: int) -> Array:
     """
     features = X.to_numpy() if hasattr(X, "to_numpy") else X
     if is_numpy_array(features) or not hasattr(features, "shape"):
-        features = np.asarray(features, dtype=float)
+        features = _real_numbers(features)
     if features.ndim != 2 or features.shape[1] != n_components:
         message = (
             f"The features have the shape {tuple(features.shape)}; (n_samples, {n_components}) is "
@@ -258,6 +258,19 @@ def read_features(X: Any, n_components: int) -> Array:
         )
         raise InvalidInputError(message)
     return features
+
+
+def _real_numbers(features: Any) -> np.ndarray:
+    """Return features as float64, and refuse what no real numbers are."""
+    try:
+        found = np.asarray(features)
+        if found.dtype.kind != "c":
+            return found.astype(np.float64, copy=False)
+        kind = f"are {found.dtype}"
+    except (TypeError, ValueError):
+        kind = "do not form an array of numbers"
+    message = f"The features {kind}; real numbers are needed, as transform returns them."
+    raise InvalidInputError(message)
 
 
 def _masked(given: TensorInput, mask: Any) -> Array:

@@ -32,6 +32,7 @@ def negative():
         ({"n_quantiles": 1}, small(), "n_quantiles"),
         ({"epsilon": 0.0}, small(), "epsilon"),
         ({"epsilon": -1.0}, small(), "epsilon"),
+        ({"epsilon": 1e-20}, small(), "epsilon"),
         ({"divergence": "euclid"}, small(), "'euclid' is not known.*'kl', 'frobenius'"),
         ({"solver": "sgd"}, small(), "solver"),
         ({"learning_rate": 0.0}, small(), "learning_rate"),
@@ -78,7 +79,11 @@ def test_a_fitted_model_refuses(estimator):
         model.inverse_transform(np.ones((15, 3)))
     with pytest.raises(InvalidInputError, match="not finite"):
         model.inverse_transform(np.full((1, 2), np.nan))
-    for feature in (8, -9, "gene", True, 1.5):
+    with pytest.raises(InvalidInputError, match="complex128; real numbers"):
+        model.inverse_transform(np.full((1, 2), 1j))
+    with pytest.raises(InvalidInputError, match="do not form an array of numbers"):
+        model.inverse_transform([["a", "b"]])
+    for feature in (8, -9, "gene", True, 1.5, [1], None):
         with pytest.raises(InvalidInputError, match="does not exist; there are 8"):
             model.transform_table(feature)
     with pytest.raises(InvalidInputError, match="n_points"):
@@ -99,6 +104,11 @@ def test_a_failed_fit_leaves_the_model_as_it_was(estimator):
     np.testing.assert_array_equal(model.transform(X), before)
 
 
+def test_a_checkpoint_that_is_a_folder_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match="is a folder"):
+        QMF(checkpoint=tmp_path).fit(small())
+
+
 @BOTH
 @pytest.mark.parametrize("change", [{"epsilon": 0.1}, {"n_quantiles": 5}, {"random_state": 1}])
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path, estimator, change):
@@ -108,3 +118,57 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path, estimator, change):
         estimator(**{**parameters, **change}).fit(small())
     with pytest.raises(CheckpointError, match="data"):
         estimator(**parameters).fit(small(seed=1))
+
+
+class Own:
+    """A divergence made of two functions."""
+
+    def __init__(self, value, derivative):
+        self.value, self.derivative = value, derivative
+
+
+def half(x, y):
+    return 0.5 * (x - y) ** 2
+
+
+def slope(x, y):
+    return y - x
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("value", "derivative", "words"),
+    [
+        (lambda x, y: None, slope, "value.*gave object numbers"),
+        (lambda x, y: 1j * half(x, y), slope, "gave complex128"),
+        (
+            lambda x, y: half(x, y).sum(),
+            slope,
+            r"gave the shape \(\) for arrays of shape \(8, 15\)",
+        ),
+        (lambda x, y: half(x, y).T, slope, r"gave the shape \(15, 8\)"),
+        (half, lambda x, y: 1.0, r"derivative.*gave the shape \(\)"),
+        (lambda x, y: np.where(x > 1, np.nan, half(x, y)), slope, "is nan.*needs_positive = True"),
+        (lambda x, y: -half(x, y), lambda x, y: x - y, "never negative"),
+        (half, lambda x, y: x - y, "derivative.*is not the derivative.*100%"),
+        (half, lambda x, y: 2 * (y - x), "is not the derivative"),
+        (lambda x, y: np.square(np.subtract(x, y, out=x)), slope, "changes its arguments"),
+    ],
+)
+def test_divergences_that_are_none(estimator, value, derivative, words):
+    with pytest.raises((InvalidInputError, InvalidTypeError), match=words):
+        estimator(divergence=Own(value, derivative)).fit(small())
+
+
+@BOTH
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_divergences_that_are_taken(estimator, scale):
+    X = scale * small()
+    X[:, 0], X[:, 1] = 0.0, scale
+    for own in (
+        Own(lambda x, y: np.abs(x - y), lambda x, y: np.sign(y - x)),
+        Own(lambda x, y: half(x, y).tolist(), lambda x, y: slope(x, y).tolist()),
+        Own(lambda x, y: 1.0 + half(x, y), slope),
+    ):
+        model = estimator(divergence=own, max_iter=2, random_state=0).fit(X)
+        assert np.isfinite(model.transform(X)).all()

@@ -8,7 +8,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import polyad
-from polyad import QMF, LabelledTensor
+from polyad import QMF, QMFQ, LabelledTensor
 from polyad.exceptions import DataWarning, Status
 from tests.quantile.planted import planted, small
 
@@ -158,6 +158,21 @@ def test_the_unit_of_the_data_does_not_matter():
         np.testing.assert_array_equal(one.factors_[1], other.factors_[1])
         assert other.objective_ == one.objective_ * 2.0**power
         np.testing.assert_array_equal(one.quantiles_ * 2.0**power, other.quantiles_)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("estimator", [QMF, QMFQ])
+@pytest.mark.parametrize("solver", ["adam", "lbfgs"])
+def test_squares_of_large_and_small_units_do_no_harm(estimator, solver):
+    """Squared gradients of squared differences would leave the range of a float."""
+    X, results = small(), []
+    for scale in (2.0**-350, 1.0, 2.0**350):
+        model = estimator(2, divergence="frobenius", solver=solver, max_iter=8, random_state=0)
+        model.fit(scale * X)
+        results.append((model.factors_[0], np.array(model.history_.objective) / scale**2))
+    for found in (results[0], results[2]):
+        for one, other in zip(found, results[1], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
 def test_a_monotone_transform_of_a_feature_keeps_its_range_alone():
@@ -391,7 +406,10 @@ def test_transforms_are_drawn():
     np.testing.assert_allclose(line.get_ydata(), model.transform_table("e")["after"])
     strongest = model.quantile_table()["inflation"].abs().idxmax()
     assert plot_transforms(model, max_features=5).axes[0].get_title() == strongest
-    with pytest.raises(InvalidInputError, match="Nothing to draw"):
-        plot_transforms(model, max_features=0)
+    for one in ("e", 4):
+        assert [panel.get_title() for panel in plot_transforms(model, features=one).axes] == ["e"]
+    for few in (0, -1):
+        with pytest.raises(InvalidInputError, match="Nothing to draw"):
+            plot_transforms(model, max_features=few)
     with pytest.raises(InvalidTypeError, match="CP learns no transforms"):
         plot_transforms(CP(2, max_iter=2).fit(frame))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from polyad import QMF, QMFQ
 from polyad.quantile.divergence import Frobenius, KullbackLeibler, cross, curvature
 from polyad.quantile.features import feature_table
 from polyad.quantile.maps import learned_maps
@@ -120,3 +121,39 @@ def test_values_below_the_range_of_the_fit_are_taken():
     model = QMF(2, random_state=0, max_iter=5, tol=1.0).fit(X)
     features = model.transform(np.concatenate([0 * X[:1], 1e3 * X[:1]]))
     assert np.isfinite(features).all()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("estimator", [QMF, QMFQ])
+def test_samples_far_outside_have_finite_features_and_scores(estimator):
+    X = small()
+    model = estimator(2, random_state=0, max_iter=5).fit(X)
+    for times in (1e9, 1e60, 0.0):
+        features = model.transform(times * X)
+        assert np.isfinite(features).all()
+        assert np.isfinite(model.inverse_transform(features)).all()
+        assert -np.inf < model.score(times * X) <= 0
+
+
+def test_a_model_value_far_below_its_entry_has_a_finite_divergence():
+    x, y = np.full((1, 4), 2e100), np.array([[1e-30, 1.0, 1e100, 2e100]])
+    expected = x * np.log(x / y) - x + y
+    np.testing.assert_allclose(KullbackLeibler().value(x, y), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        (QMF(2, random_state=0, max_iter=5), {"epsilon": 1.0, "nonnegative": False}),
+        (QMFQ(2, random_state=0, max_iter=5), {"epsilon": 1.0, "projector": "svd"}),
+    ],
+)
+def test_parameters_for_the_next_fit_do_not_change_the_last(model, changes):
+    X = small()
+    before = model.fit(X).transform(X), model.score(X), model.inverse_transform(np.ones((1, 2)))
+    model.set_params(**changes)
+    after = model.transform(X), model.score(X), model.inverse_transform(np.ones((1, 2)))
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+    refitted = model.fit(X).transform(X)
+    assert not np.allclose(refitted, before[0])

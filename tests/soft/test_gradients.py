@@ -156,3 +156,28 @@ def test_a_gradient_that_is_no_float64_is_refused():
 def test_other_functions_are_refused():
     with pytest.raises(InvalidInputError, match="take one of soft_rank, soft_sort"):
         vjp(np.sort, [1.0, 2.0])
+
+
+@pytest.mark.parametrize("function", [soft_rank, soft_sort, quantile_normalize])
+def test_a_pullback_is_that_of_the_arguments_as_they_were(function):
+    x, weights, q = np.random.default_rng(0).random((3, 2, 6))
+    arguments = {"quantiles": np.sort(q, axis=1)} if function is quantile_normalize else {}
+    value, pullback = vjp(function, x, weights=weights, epsilon=0.1, squash=False, **arguments)
+    G = np.random.default_rng(1).normal(size=value.shape)
+    before = pullback(G)
+    for array in (x, weights, value, *arguments.values()):
+        np.square(array, out=array)
+    after = pullback(G)
+    for name in ("x", "weights", "quantiles"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+
+
+@pytest.mark.parametrize("function", [soft_sort, soft_quantile])
+def test_the_origin_of_values_costs_no_digits(function):
+    """Of times in seconds, say; the values are exact numbers with and without the origin."""
+    x = np.random.default_rng(0).integers(0, 2**20, size=40) * 2.0**-20
+    value, pullback = vjp(function, x, epsilon=0.1)
+    far, far_pullback = vjp(function, x + 2.0**32, epsilon=0.1)
+    G = np.random.default_rng(1).normal(size=value.shape)
+    np.testing.assert_allclose(far - 2.0**32, value, atol=1e-6)
+    np.testing.assert_allclose(far_pullback(G).x, pullback(G).x, rtol=1e-11, atol=1e-12)

@@ -342,3 +342,78 @@ def test_targets_of_tiny_weight(rows):
     found = quantile_normalize(rows, q, target_weights=b)
     exact = quantile_normalize(rows, q, target_weights=[1, 0, 0, 1, 0])
     np.testing.assert_allclose(found, exact, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n_iter", [1, 2, 5])
+@pytest.mark.parametrize("function", [soft_rank, soft_sort])
+def test_iterations_with_zero_weights_and_little_entropy(function, n_iter):
+    x = np.random.default_rng(0).random(8)
+    settings = {"epsilon": 1e-4, "squash": False, "n_iter": n_iter}
+    weights = np.array([0.0, 1, 1, 1, 1, 1, 1, 0])
+    value, pullback = vjp(function, x, weights=weights, target_weights=[0, 1, 1, 0], **settings)
+    without, _ = vjp(function, x[1:-1], target_weights=[0, 1, 1, 0], **settings)
+    assert np.isfinite(value).all()
+    assert np.isfinite(pullback(np.arange(value.size)).x).all()
+    if function is soft_sort and n_iter > 1:  # the first step knows no weights
+        np.testing.assert_allclose(value[1:-1], without[1:-1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_iter", [1, 2, 5])
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-4])
+def test_iterations_keep_order_and_range_where_costs_are_large(epsilon, n_iter):
+    """Exponents are up to 1e12 here, and known to 1e-4."""
+    generator = np.random.default_rng(0)
+    x, q = np.sort(1e3 * generator.random((5, 40))), np.sort(generator.random(12))
+    settings = {"epsilon": epsilon, "squash": False, "n_iter": n_iter}
+    T = quantile_normalize(x, q, **settings)
+    S = soft_sort(x, n_targets=12, **settings)
+    assert (np.diff(T) >= -1e-12).all()
+    assert q[0] - 1e-12 <= T.min()
+    assert T.max() <= q[-1] + 1e-12
+    assert (np.diff(S) >= -1e-9).all()
+    assert x.min() - 1e-9 <= S.min()
+    assert S.max() <= x.max() + 1e-9
+
+
+@pytest.mark.parametrize("n_iter", [None, 3])
+@pytest.mark.parametrize("numbers", [1, 70, 150, 10**6])
+def test_quantiles_in_parts_are_the_same(monkeypatch, numbers, n_iter):
+    """A part may end within the levels of a row."""
+    from polyad.soft import formulas
+
+    generator = np.random.default_rng(0)
+    x, weights, levels = generator.random((4, 30)), generator.random((4, 30)), [0.1, 0.5, 0.8]
+    settings = {"weights": weights, "epsilon": 0.05, "n_iter": n_iter}
+    G = generator.normal(size=(4, 3))
+    expected, pulled = [], []
+    for row in range(4):
+        own = {**settings, "weights": weights[row]}
+        results = [vjp(soft_quantile, x[row], level, **own) for level in levels]
+        expected.append([value for value, _ in results])
+        pulled.append([pull(g) for (_, pull), g in zip(results, G[row], strict=True)])
+    monkeypatch.setattr(formulas, "_NUMBERS", numbers)
+    value, pullback = vjp(soft_quantile, x, levels, **settings)
+    found = pullback(G)
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    for name in ("x", "weights"):
+        sums = [sum(getattr(each, name) for each in row) for row in pulled]
+        np.testing.assert_allclose(getattr(found, name), sums, rtol=1e-9, atol=1e-12)
+    by_level = [[float(each.levels) for each in row] for row in pulled]
+    np.testing.assert_allclose(found.levels, np.sum(by_level, axis=0), rtol=1e-9)
+
+
+def test_quantiles_need_no_memory_for_each_level(monkeypatch):
+    import tracemalloc
+
+    from polyad.soft import formulas
+
+    monkeypatch.setattr(formulas, "_NUMBERS", 1 << 15)
+    x, peaks = np.random.default_rng(0).random((4, 4000)), []
+    for n_levels in (1, 4, 40):
+        tracemalloc.start()
+        value, pullback = vjp(soft_quantile, x, np.linspace(0.1, 0.9, n_levels), epsilon=0.1)
+        pullback(np.ones_like(value))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.5 * peaks[1]

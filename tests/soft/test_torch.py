@@ -113,10 +113,35 @@ def test_no_gradient_is_made_where_none_is_needed():
 
 
 def test_a_second_derivative_is_refused():
+    def curved(x):
+        return (soft_torch.soft_rank(x, epsilon=0.1) ** 2).sum()
+
     x = double(5)
-    (gradient,) = torch.autograd.grad((soft_torch.soft_rank(x) ** 2).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+    for function in (curved, lambda x: soft_torch.soft_rank(x, epsilon=0.1)[0]):
+        (gradient,) = torch.autograd.grad(function(x), x, create_graph=True)
+        with pytest.raises(NotImplementedError, match="differentiated once"):
+            gradient.sum().backward()
+        # Zeros, if the way back to x were lost.
+        with pytest.raises(NotImplementedError, match="differentiated once"):
+            torch.autograd.functional.hessian(function, x.detach())
+
+
+def test_values_that_change_after_the_forward_pass_change_no_gradient():
+    x, G = double(3, 7), torch.randn(3, 7, dtype=torch.float64)
+    value = soft_torch.soft_sort(x, epsilon=0.1)
+    (expected,) = torch.autograd.grad(value, x, G, retain_graph=True)
+    with torch.no_grad():
+        x.add_(x**2)
+    (found,) = torch.autograd.grad(value, x, G)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_levels_that_are_no_tensor_are_as_precise_as_they_are():
+    x = double(30).detach()
+    expected = soft.soft_quantile(x.numpy(), 0.3, epsilon=0.1)
+    assert soft_torch.soft_quantile(x, 0.3, epsilon=0.1).item() == expected
+    with pytest.raises(InvalidTypeError, match="levels='median'"):
+        soft_torch.soft_quantile(x, "median")
 
 
 def test_bad_input_is_refused():

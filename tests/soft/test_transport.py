@@ -144,6 +144,27 @@ def test_tiny_weights(least, epsilon):
     assert solution.converged.all()
 
 
+@pytest.mark.parametrize("least", [1e-20, 1e-50, 1e-99])
+@pytest.mark.parametrize("epsilon", [1e-2, 1e-3, 1e-4])
+def test_traces_are_limits(least, epsilon):
+    """Tiny weights get the averages and derivatives of small ones, where these are computed."""
+    x, y, a, _ = problem(d=6, n=200, m=3)
+    x[3:] = np.round(x[3:])
+    small, tiny = ([[0.3, 0.7 - w, w], [0.5, w, 0.5 - w]] for w in (1e-11, least))
+    results = []
+    for b in (small, tiny):
+        transport = RowTransport(x, y, a, np.array(b * 3), epsilon=epsilon)
+        solution = transport.solve()
+        assert solution.converged.all()
+        g = solution.potentials
+        pulled = transport.pull_targets(g, y, x)
+        results.append(
+            (transport.average_targets(g, y), transport.average_values(g, x), pulled.x, pulled.b)
+        )
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6 * np.abs(one).max())
+
+
 def test_a_warm_start_saves_steps():
     x, y, a, b = problem(n=100)
     first = RowTransport(x, y, a, b, epsilon=0.01).solve()

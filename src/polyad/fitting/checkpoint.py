@@ -59,6 +59,11 @@ class Checkpoint:
             message = f"every={every} is not a number of iterations; give 1 or more, or None."
             raise CheckpointError(message)
         self.path = read_path(path)
+        if self.path.is_dir():
+            message = (
+                f"The checkpoint {self.path} is a folder. Give a file in it, which may not exist."
+            )
+            raise CheckpointError(message)
         self.every = every
 
     @classmethod

@@ -8,7 +8,7 @@ import numpy as np
 
 from polyad.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.quantile.divergence import needs_positive
+from polyad.quantile.divergence import Frobenius, KullbackLeibler, needs_positive
 from polyad.validation import first_position
 
 if TYPE_CHECKING:
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
     from polyad.quantile.features import FeatureTable
     from polyad.validation import TensorInput
+
+
+# Features and samples that a divergence is tried on; how far differences are taken, as a part of
+# the range of a feature. They are known to a part of the largest derivative, but not where there is
+# a corner, so that most of them must be wrong.
+_FEATURES, _SAMPLES = 16, 32
+_STEP, _CLOSE, _MOST = 1e-6, 1e-3, 0.5
+# Golden section: model values all over the range of a feature.
+_GOLDEN = 0.6180339887498949
 
 
 def read_matrix(given: TensorInput, divergence: Any, estimator: str) -> NDArray[Any]:
@@ -68,3 +77,62 @@ def gaps_of(given: TensorInput, table: FeatureTable) -> Iterator[str]:
                 f"nothing was observed at position {int(empty[0])} of {given.mode_title(mode)}, "
                 f"the first such {what} of {empty.size}: it has no part in the fit."
             )
+
+
+def check_divergence(divergence: Any, table: FeatureTable) -> None:
+    """Try a divergence of one's own on a few entries, and refuse it if it is none."""
+    if type(divergence) in (KullbackLeibler, Frobenius):
+        return
+    d, n = (min(*sizes) for sizes in zip(table.shape, (_FEATURES, _SAMPLES), strict=True))
+    x = table.shifted[:d, :n]
+    low, high = table.low[:d], table.high[:d]
+    span = np.where(high > low, high - low, np.maximum(np.abs(high), table.guard[:d]))
+    span = np.where(span > 0.0, span, 1.0)
+    part = 0.05 + 0.9 * (_GOLDEN * np.arange(1, x.size + 1).reshape(x.shape) % 1.0)
+    y = low + span * part + table.guard[:d]
+    values = _tried(divergence, "value", x, y)
+    if values.min() < -_CLOSE * np.abs(values).max():
+        message = (
+            f"value(x, y) of divergence={divergence!r} is {values.min():.3g} for some entry; a "
+            "divergence is zero where x and y agree and never negative."
+        )
+        raise InvalidInputError(message)
+    slopes = _tried(divergence, "derivative", x, y)
+    step = _STEP * span
+    up, down = (_tried(divergence, "value", x, y + way) for way in (step, -step))
+    differences = (up - down) / (2.0 * step)
+    largest = np.maximum(np.abs(differences), np.abs(slopes)).max(axis=1, keepdims=True)
+    rounding = 8.0 * np.finfo(np.float64).eps * np.abs(values).max(axis=1, keepdims=True) / step
+    wrong = float((np.abs(differences - slopes) > _CLOSE * largest + rounding).mean())
+    if wrong > _MOST:
+        message = (
+            f"derivative(x, y) of divergence={divergence!r} is not the derivative of value(x, y) "
+            f"with respect to y: differences of the value give other numbers for {wrong:.0%} of "
+            "the entries that were tried."
+        )
+        raise InvalidInputError(message)
+
+
+def _tried(divergence: Any, name: str, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    """Return what a method of a divergence gives for some entries, if that can be used."""
+    given = x.copy(), y.copy()
+    found = np.asarray(getattr(divergence, name)(*given))
+    title = f"{name}(x, y) of divergence={divergence!r}"
+    if found.dtype.kind not in "biuf":
+        message = f"{title} gave {found.dtype} numbers; real numbers are needed."
+        raise InvalidTypeError(message)
+    if found.shape != x.shape:
+        message = (
+            f"{title} gave the shape {found.shape} for arrays of shape {x.shape}; a number for "
+            "each entry is needed."
+        )
+        raise InvalidInputError(message)
+    if not np.isfinite(found).all():
+        message = f"{title} is {found[~np.isfinite(found)][0]} for some entry."
+        if not needs_positive(divergence):
+            message += " If it needs positive numbers, give it an attribute needs_positive = True."
+        raise InvalidInputError(message)
+    if not (np.array_equal(given[0], x) and np.array_equal(given[1], y)):
+        message = f"{title} changes its arguments; it must leave them as they are."
+        raise InvalidInputError(message)
+    return found

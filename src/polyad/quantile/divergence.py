@@ -24,8 +24,9 @@ class Divergence(Protocol):
 
     ``value(x, y)`` and ``derivative(x, y)`` take arrays of entries ``x`` and model values ``y`` of
     the same shape and return one number for each: the divergence, zero where both are equal and
-    never negative, and its derivative with respect to ``y``. With an attribute ``needs_positive =
-    True``, negative entries are refused, and both arguments are kept above zero.
+    never negative, and its derivative with respect to ``y``. They leave their arguments as they
+    are. With an attribute ``needs_positive = True``, negative entries are refused, and both
+    arguments are kept above zero. A few entries are tried before a fit.
     """
 
     def value(self, x: Any, y: Any) -> Any:
@@ -44,9 +45,11 @@ class KullbackLeibler:
 
     def value(self, x: Table, y: Table) -> Table:
         """Return the divergence of each entry."""
-        # x (r - log(1 + r)) with r = y / x - 1: what cancels near zero is small already.
+        # x (r - log(1 + r)) with r = y / x - 1: what cancels near zero is small already. Far below
+        # the entry, r is rounded to minus one.
         ratio = (y - x) / x
-        result: Table = x * (ratio - np.log1p(ratio))
+        logarithm = np.where(ratio < -0.5, np.log(y / x), np.log1p(np.maximum(ratio, -0.5)))
+        result: Table = x * (ratio - logarithm)
         return result
 
     def derivative(self, x: Table, y: Table) -> Table:
@@ -56,7 +59,7 @@ class KullbackLeibler:
 
     def curvature(self, x: Table, y: Table) -> Table:
         """Return its second derivative."""
-        result: Table = x / (y * y)
+        result: Table = x / y / y
         return result
 
     def cross(self, x: Table, y: Table) -> Table:
@@ -136,7 +139,8 @@ def curvature(divergence: Any, x: Table, y: Table, low: Table, high: Table) -> T
     else:
         step = _STEP * np.where(high > low, high - low, 1.0)
         step = np.where(y + step > high, -step, step)
-        found = (divergence.derivative(x, y + step) - divergence.derivative(x, y)) / step
+        ahead, here = (np.asarray(divergence.derivative(x, at)) for at in (y + step, y))
+        found = (ahead - here) / step
     return np.asarray(found, dtype=np.float64)
 
 

@@ -314,7 +314,7 @@ class QMF(QuantileFamily):
             self._maps(),
             self.factors_[1].astype(np.float64) * self._lengths,
             self._known,
-            bool(self.nonnegative),
+            self._used["nonnegative"],
             self._ridge,
             self._unit,
         )

@@ -7,6 +7,7 @@ mathematics.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -21,7 +22,7 @@ from polyad.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.driver import FitError, read_callbacks
-from polyad.quantile.checks import gaps_of, read_matrix
+from polyad.quantile.checks import check_divergence, gaps_of, read_matrix
 from polyad.quantile.divergence import needs_positive, read_divergence
 from polyad.quantile.features import FeatureTable, entry_guard, feature_table, sample_table
 from polyad.quantile.maps import FeatureMaps
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
     "n_quantiles": [Interval(Integral, 2, None, closed="left")],
-    "epsilon": [Interval(Real, 0, None, closed="neither")],
+    # Below that, differences of potentials are rounding.
+    "epsilon": [Interval(Real, 1e-12, None, closed="left")],
     "divergence": [object],
     "solver": [StrOptions({"adam", "lbfgs"})],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],
@@ -81,6 +83,9 @@ class QuantileFamily(TensorEstimator):
     # a model that knows the means of the features only.
     _guard: Array
     _unit: float
+    # The parameters of the fit that its result depends on afterwards: those of the estimator may be
+    # set to others for the next fit.
+    _used: dict[str, Any]
 
     if TYPE_CHECKING:  # the parameters that every member has
         n_components: int
@@ -271,6 +276,7 @@ class QuantileFamily(TensorEstimator):
         self._check_sizes(given.shape)
         with thread_limit(self.n_jobs):
             table = feature_table(data, divergence)
+            check_divergence(divergence, table)
             for message in gaps_of(given, table):
                 self._warn_about_data(message)
             solver = self._solver(table)
@@ -352,6 +358,7 @@ class QuantileFamily(TensorEstimator):
     def _store(self, table: FeatureTable, result: FitResult[Any], dtype: Any) -> None:
         """Bring a result to canonical form and keep it."""
         self._guard, self._unit = table.guard[:, 0], table.unit
+        self._used = {"epsilon": float(self.epsilon), **self._own_identity()}
         state = result.state
         scores, loadings = self._keep(table, list(state.parameters), list(state.potentials))
         tensor = normalize_components(KruskalTensor(np.ones(scores.shape[1]), [scores, loadings]))
@@ -384,7 +391,7 @@ class QuantileFamily(TensorEstimator):
         return FeatureMaps(
             *(self._centres, self._rates, self.potentials_, self.quantile_weights_),
             np.asarray(self.quantiles_, dtype=np.float64),
-            float(self.epsilon),
+            self._used["epsilon"],
         )
 
     def _products(self) -> Table:
@@ -421,7 +428,7 @@ class QuantileFamily(TensorEstimator):
         if isinstance(feature, Integral) and not isinstance(feature, bool):
             if -len(labels) <= feature < len(labels):
                 return int(feature) % len(labels)
-        elif feature in labels:
+        elif isinstance(feature, Hashable) and feature in labels:
             return int(labels.get_indexer_for([feature])[0])
         message = (
             f"feature={feature!r} does not exist; there are {len(labels)}, numbered from 0"

@@ -91,6 +91,14 @@ class Objective(Protocol):
         ...
 
 
+def without_unit(objective: Objective) -> float:
+    """Return a power of two, times which gradients have squares that are floats, for any data.
+
+    Such a factor changes no digit.
+    """
+    return float(2.0 ** -np.round(np.log2(objective.unit)))
+
+
 class QuantileSolver(Solver[S]):
     """A solver whose state has parameters and the potentials of their transports."""
 
@@ -158,6 +166,7 @@ class AdamSolver(QuantileSolver[AdamState]):
     ) -> None:
         self.objective_function = objective
         self.floor = _ROUNDING * objective.unit
+        self.factor = without_unit(objective)
         self.name = name  # type: ignore[misc]
         self.learning_rate = learning_rate
         whole = batch_size is None or batch_size >= objective.n_features
@@ -215,7 +224,10 @@ class AdamSolver(QuantileSolver[AdamState]):
     def _moved(self, state: AdamState) -> AdamState:
         """Return the state after one update with the gradient in it."""
         moments = [
-            _moments(*each) for each in zip(state.gradient, state.first, state.second, strict=True)
+            _moments(self.factor * gradient, first, second)
+            for gradient, first, second in zip(
+                state.gradient, state.first, state.second, strict=True
+            )
         ]
         count = state.iterations + 1
         parameters = [
@@ -252,7 +264,7 @@ class AdamSolver(QuantileSolver[AdamState]):
                 count = state.iterations + 1
                 if not has_features[k]:
                     count = state.iterations * n_batches + number + 1
-                moments = _moments(found.gradient[k], first[k][own], second[k][own])
+                moments = _moments(self.factor * found.gradient[k], first[k][own], second[k][own])
                 first[k][own], second[k][own] = moments
                 parameters[k][own] -= _update(*moments, count, state.rate)
         return replace(
@@ -286,6 +298,7 @@ class LowMemoryState:
     value: float
     divergence: float
     gradient: Table
+    """Times a number that takes its unit away."""
     steps: list[Table]
     changes: list[Table]
     evaluations: int
@@ -310,6 +323,7 @@ class LowMemorySolver(QuantileSolver[LowMemoryState]):
     def __init__(self, objective: Objective, name: str) -> None:
         self.objective_function = objective
         self.floor = _ROUNDING * objective.unit
+        self.factor = without_unit(objective)
         self.name = name  # type: ignore[misc]
 
     def init(self, parameters: Sequence[Table], seed: int) -> LowMemoryState:
@@ -317,8 +331,15 @@ class LowMemorySolver(QuantileSolver[LowMemoryState]):
         own = [np.array(part) for part in parameters]
         found = self.objective_function.evaluate(own, [])
         return LowMemoryState(
-            *(own, found.potentials, found.value, found.divergence, joined(found.gradient)),
-            *([], [], 1, False),
+            parameters=own,
+            potentials=found.potentials,
+            value=found.value,
+            divergence=found.divergence,
+            gradient=self.factor * joined(found.gradient),
+            steps=[],
+            changes=[],
+            evaluations=1,
+            is_final=False,
         )
 
     def step(self, state: LowMemoryState) -> LowMemoryState:
@@ -330,20 +351,28 @@ class LowMemorySolver(QuantileSolver[LowMemoryState]):
             with np.errstate(all="ignore"):  # a value that is not finite is too far
                 found = self.objective_function.evaluate(parted(point, shapes), state.potentials)
             tried.append((point, found))
-            return found.value, joined(found.gradient)
+            return self.factor * found.value, self.factor * joined(found.gradient)
 
+        point, value = joined(state.parameters), self.factor * state.value
         memory = QuasiNewtonState(
-            *(joined(state.parameters), state.gradient, state.value, state.steps, state.changes),
+            *(point, state.gradient, value, state.steps, state.changes),
             *(state.evaluations, state.is_final),
         )
         new = QuasiNewton(evaluate, memory=_MEMORY).step(memory)
         potentials, divergence = state.potentials, state.divergence
-        for point, found in tried:
-            if np.array_equal(point, new.point):
+        for tried_point, found in tried:
+            if np.array_equal(tried_point, new.point):
                 potentials, divergence = found.potentials, found.divergence
         return LowMemoryState(
-            *(parted(new.point, shapes), potentials, new.value, divergence, new.gradient),
-            *(new.steps, new.changes, new.evaluations, new.is_final),
+            parameters=parted(new.point, shapes),
+            potentials=potentials,
+            value=new.value / self.factor,
+            divergence=divergence,
+            gradient=new.gradient,
+            steps=new.steps,
+            changes=new.changes,
+            evaluations=new.evaluations,
+            is_final=new.is_final,
         )
 
     def diagnostics(self, state: LowMemoryState) -> Mapping[str, float]:

@@ -21,7 +21,7 @@ _COLUMNS = 4
 def plot_transforms(
     model: QuantileFamily,
     *,
-    features: Sequence[int | str] | None = None,
+    features: int | str | Sequence[int | str] | None = None,
     max_features: int = 12,
 ) -> Any:
     """Draw what the learned transforms make of the products of the factors.
@@ -32,7 +32,7 @@ def plot_transforms(
     ----------
     model : fitted QMF or QMFQ
         What to draw.
-    features : sequence of int or str, optional
+    features : int, str or sequence of these, optional
         The features to draw; by default those whose upper half is inflated or deflated most.
     max_features : int
         Draw at most so many, if they are not named.
@@ -49,9 +49,9 @@ def plot_transforms(
     table = model.quantile_table()
     if features is None:
         strongest = np.argsort(-np.abs(table["inflation"].to_numpy()), kind="stable")
-        chosen: list[Any] = [int(row) for row in strongest[:max_features]]
+        chosen: list[Any] = [int(row) for row in strongest[: max(max_features, 0)]]
     else:
-        chosen = list(features)
+        chosen = np.ravel(np.asarray(features, dtype=object)).tolist()
     if not chosen:
         message = "Nothing to draw: give at least one feature, or max_features of 1 or more."
         raise InvalidInputError(message)

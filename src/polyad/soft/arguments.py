@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.arrays import to_numpy
-from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.exceptions import InvalidInputError, InvalidTypeError, NumericalError
 from polyad.soft.transport import Cost
 
 if TYPE_CHECKING:
@@ -67,17 +67,41 @@ class Layout:
     def to_array(self, rows: Table) -> NDArray[Any]:
         """Return rows in the place, shape and type of the input, one axis having a new length."""
         array = rows.reshape(*self.leading, rows.shape[1])
-        return np.ascontiguousarray(np.moveaxis(array, -1, self.axis), dtype=self.dtype)
+        return as_type(np.moveaxis(array, -1, self.axis), self.dtype)
 
     def to_rows(self, array: NDArray[Any]) -> Table:
-        """Return the rows of an array that :meth:`to_array` could have made."""
+        """Return the rows of an array that :meth:`to_array` could have made.
+
+        They are a copy: a pullback needs them as they were, whatever becomes of the array.
+        """
         moved = np.moveaxis(array, self.axis, -1)
-        return np.ascontiguousarray(moved.reshape(-1, moved.shape[-1]), dtype=np.float64)
+        return np.array(moved.reshape(-1, moved.shape[-1]), dtype=np.float64, order="C")
 
 
-def read_array(array: ArrayLike, name: str) -> NDArray[Any]:
-    """Return a finite array of real numbers that is not empty."""
-    numbers = to_numpy(array) if hasattr(array, "__array__") else np.asarray(array)
+def as_type(numbers: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    """Return results in the type of the argument, and refuse those that it cannot hold."""
+    with np.errstate(over="ignore"):
+        result = np.ascontiguousarray(numbers, dtype=dtype)
+    if dtype == np.float32 and not np.isfinite(result).all():
+        message = (
+            "A result is too large for float32, the type of the argument that it belongs to. Give "
+            "that as float64, or scale it."
+        )
+        raise NumericalError(message)
+    return result
+
+
+_NO_PLACE = (
+    "there is no place for it in an order of soft ranks. Remove or replace such entries; to leave "
+    "some out, give them the weight zero and any finite value."
+)
+
+
+def read_array(
+    array: ArrayLike, name: str, advice: str = "finite numbers are needed."
+) -> NDArray[Any]:
+    """Return a finite array of real numbers that is not empty; not more than float64."""
+    numbers = _to_array(array, name)
     if numbers.dtype.kind not in "biuf":
         message = f"{name} has the type {numbers.dtype}; real numbers are needed."
         raise InvalidTypeError(message)
@@ -86,20 +110,37 @@ def read_array(array: ArrayLike, name: str) -> NDArray[Any]:
             f"{name} has the shape {numbers.shape}: it is empty, at least one number is needed."
         )
         raise InvalidInputError(message)
+    if numbers.dtype.itemsize > np.dtype(np.float64).itemsize:
+        with np.errstate(over="ignore"):
+            numbers = numbers.astype(np.float64)
     if not np.isfinite(numbers).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(numbers))[0])
-        message = (
-            f"{name} is {numbers[where]} at {where}: there is no place for it in an order of soft "
-            "ranks. Remove or replace such entries; to leave some out, give them the weight zero "
-            "and any finite value."
-        )
+        message = f"{name} is {numbers[where]} at {where}: {advice}"
         raise InvalidInputError(message)
     return numbers
 
 
+def _to_array(array: ArrayLike, name: str) -> NDArray[Any]:
+    if isinstance(array, np.ma.MaskedArray):
+        if np.ma.is_masked(array):
+            message = (
+                f"{name} has masked entries. Give array.data, and weights=~array.mask, which "
+                "leaves values without influence on others."
+            )
+            raise InvalidTypeError(message)
+        return np.asarray(array.data)
+    if hasattr(array, "__array__"):
+        return to_numpy(array)
+    try:
+        return np.asarray(array)
+    except ValueError:
+        message = f"{name} is a list whose parts have different lengths; an array is needed."
+        raise InvalidInputError(message) from None
+
+
 def read_values(x: ArrayLike, axis: int) -> tuple[Table, Layout]:
     """Return the rows of the input and their layout."""
-    numbers = read_array(x, "x")
+    numbers = read_array(x, "x", _NO_PLACE)
     if numbers.ndim == 0:
         message = "x is a single number; an array with one axis or more is needed."
         raise InvalidInputError(message)
@@ -108,8 +149,7 @@ def read_values(x: ArrayLike, axis: int) -> tuple[Table, Layout]:
         raise InvalidInputError(message)
     axis %= numbers.ndim
     leading = numbers.shape[:axis] + numbers.shape[axis + 1 :]
-    dtype = np.float32 if numbers.dtype in (np.float32, np.float16) else np.float64
-    layout = Layout(leading, axis, dtype)
+    layout = Layout(leading, axis, _result_type(numbers))
     return layout.to_rows(numbers), layout
 
 
@@ -136,9 +176,9 @@ class Side:
         if self.shape is None:
             return None
         if len(self.shape) <= 1:
-            return np.asarray(gradient.sum(axis=0), dtype=self.dtype).reshape(self.shape)
+            return as_type(gradient.sum(axis=0), self.dtype).reshape(self.shape)
         moved = gradient.reshape(*layout.leading, gradient.shape[1])
-        return np.ascontiguousarray(np.moveaxis(moved, -1, layout.axis), dtype=self.dtype)
+        return as_type(np.moveaxis(moved, -1, layout.axis), self.dtype)
 
 
 def read_side(given: ArrayLike, name: str, layout: Layout, size: int | None) -> Side:
@@ -157,8 +197,13 @@ def read_side(given: ArrayLike, name: str, layout: Layout, size: int | None) -> 
         message = f"{name} has {length} entries along its axis of values where {size} are needed."
         raise InvalidInputError(message)
     rows = layout.to_rows(numbers) if numbers.ndim > 1 else numbers[None].astype(np.float64)
-    dtype = np.float32 if numbers.dtype == np.float32 else np.float64
-    return Side(rows, numbers.shape, dtype)
+    return Side(rows, numbers.shape, _result_type(numbers))
+
+
+def _result_type(numbers: NDArray[Any]) -> Any:
+    """Return float32 for what is no more precise, in any order of bytes, and float64 for others."""
+    is_short = numbers.dtype.kind == "f" and numbers.dtype.itemsize <= 4
+    return np.float32 if is_short else np.float64
 
 
 def read_weights(given: ArrayLike | None, name: str, layout: Layout, size: int | None) -> Side:
@@ -206,15 +251,6 @@ def read_levels(levels: ArrayLike, layout: Layout) -> Side:
     return replace(side, shape=numbers.shape)
 
 
-def read_width(width: float | None, n: int) -> float:
-    """Return the weight of the target of a level, that of one value by default."""
-    share = 1.0 / n if width is None else float(width)
-    if not 0.0 < share <= 1.0:
-        message = f"width={width!r} must be above 0 and at most 1."
-        raise InvalidInputError(message)
-    return share
-
-
 def read_epsilon(epsilon: float) -> float:
     """Return the strength of the entropy."""
     if not _is_number(epsilon) or not 0.0 < epsilon < math.inf:
@@ -245,11 +281,21 @@ def read_cost(cost: str | Cost) -> Cost | None:
     """Return a cost of one's own, or ``None`` for the squared distance."""
     if isinstance(cost, Cost):
         return cost
-    if cost != "squared":
+    if not isinstance(cost, str) or cost != "squared":
         message = f"cost={cost!r} must be 'squared' or a polyad.soft.Cost(value, slope)."
         raise InvalidInputError(message)
     return None
 
 
+def read_width(width: float | None, n: int) -> float:
+    """Return the weight of the target of a quantile, by default that of one of ``n`` values."""
+    if width is None:
+        return 1.0 / n
+    if not _is_number(width) or not 0.0 < width <= 1.0:
+        message = f"width={width!r} must be a number above 0 and at most 1, or None."
+        raise InvalidInputError(message)
+    return float(width)
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)

@@ -20,7 +20,7 @@ from polyad.soft.arguments import (
     read_weights,
     read_width,
 )
-from polyad.soft.solved import Solved, finite, pull_normalised, solve_rows
+from polyad.soft.solved import Solved, finite, middles, pull_normalised, solve_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from polyad.soft.transport import Gradients
 
     Table = NDArray[np.float64]
+    Index = NDArray[np.int64]
+
+# Numbers of repeated rows that are treated at once.
+_NUMBERS = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -139,12 +143,15 @@ def evaluate_sort(
     a = read_weights(weights, "weights", layout, values.shape[1])
     b = read_targets(n_targets, target_weights, layout, values.shape[1])
     solved = solve_rows(values, a.rows, b.rows, settings, potentials)
+    # Averages are taken of distances from the middle: differences of large numbers cancel.
+    middle = middles(values)
+    distances = values - middle
 
     def pull(gradient: ArrayLike) -> SoftGradients:
-        gradients = solved.plan.pull_values(values, read_gradient(gradient, value, layout))
+        gradients = solved.plan.pull_values(distances, read_gradient(gradient, value, layout))
         return to_arguments(solved, gradients, layout, (a, b), direct=gradients.numbers)
 
-    value = layout.to_array(solved.plan.average_values(values))
+    value = layout.to_array(solved.plan.average_values(distances) + middle)
     return Evaluated(value, pull, solved.potentials)
 
 
@@ -168,35 +175,57 @@ def evaluate_quantile(
     below = np.clip(lowest, 0.0, 1.0 - share)
     is_inside = (lowest > 0.0) & (lowest < 1.0 - share)
     targets = np.stack([below, np.full_like(below, share), 1.0 - share - below], axis=2)
-    targets = np.maximum(targets, 0.0)
-    # Every level is a problem of its own: a row is repeated for each of them.
     k = below.shape[1]
-    repeated = np.repeat(values, k, axis=0)
-    weights_repeated = a.rows if len(a.rows) == 1 else np.repeat(a.rows, k, axis=0)
-    targets = np.broadcast_to(targets, (d, k, 3)).reshape(d * k, 3)
-    solved = solve_rows(repeated, weights_repeated, targets, settings, potentials)
+    targets = np.broadcast_to(np.maximum(targets, 0.0), (d, k, 3)).reshape(d * k, 3)
+    # Every level of every row is a problem of its own. They are solved in parts, as a row is
+    # repeated for each of them, and solutions are kept as potentials.
+    step = max(1, _NUMBERS // n)
+    parts = [slice(first, min(first + step, d * k)) for first in range(0, d * k, step)]
+    centre = middles(values)
+
+    def solve(part: slice, known: Table | None) -> tuple[Index, Table, Solved]:
+        rows = np.arange(part.start, part.stop) // k
+        own = a.rows if len(a.rows) == 1 else a.rows[rows]
+        kept = None if known is None else known[part]
+        found = solve_rows(values[rows], own, targets[part], settings, kept)
+        return rows, values[rows] - centre[rows], found
 
     def pull(gradient: ArrayLike) -> SoftGradients:
-        G = np.zeros((d * k, 3))
-        G[:, 1] = read_gradient(gradient, value, layout, is_single=is_single).ravel()
-        gradients = solved.plan.pull_values(repeated, G)
-        by_values, by_shares = solved.pull_input(gradients)
-        by_values = (by_values + gradients.numbers).reshape(d, k, n).sum(axis=1)
-        by_weights = pull_normalised(solved.a, solved.totals[0], by_shares)
-        by_weights = by_weights.reshape(d, k, n).sum(axis=1)
-        by_levels = (gradients.b[:, 0] - gradients.b[:, 2]).reshape(d, k)
-        by_levels = np.where(is_inside, by_levels, 0.0)
+        given = read_gradient(gradient, value, layout, is_single=is_single).ravel()
+        by_values, by_weights, by_levels = np.zeros((d, n)), np.zeros((d, n)), np.zeros(d * k)
+        for part in parts:
+            rows, distances, found = solve(part, solution)
+            G = np.zeros((rows.size, 3))
+            G[:, 1] = given[part]
+            gradients = found.plan.pull_values(distances, G)
+            by_input, by_shares = found.pull_input(gradients)
+            _add_rows(by_values, rows, by_input + gradients.numbers)
+            _add_rows(by_weights, rows, pull_normalised(found.a, found.totals[0], by_shares))
+            by_levels[part] = gradients.b[:, 0] - gradients.b[:, 2]
+        inside = np.where(is_inside, by_levels.reshape(d, k), 0.0)
         return SoftGradients(
             layout.to_array(finite(by_values, "x")),
             a.back(finite(by_weights, "weights"), layout),
-            levels=asked.back(finite(by_levels, "levels"), layout),
+            levels=asked.back(finite(inside, "levels"), layout),
         )
 
-    middle = solved.plan.average_values(repeated)[:, 1].reshape(d, k)
-    value = layout.to_array(middle)
+    middle = np.empty(d * k)
+    solution = None if settings.n_iter is not None else np.empty((d * k, 3))
+    for part in parts:
+        rows, distances, found = solve(part, potentials)
+        middle[part] = found.plan.average_values(distances)[:, 1] + centre[rows, 0]
+        if solution is not None:
+            solution[part] = found.potentials
+    value = layout.to_array(middle.reshape(d, k))
     if is_single:
         value = value.squeeze(layout.axis)
-    return Evaluated(value, pull, solved.potentials)
+    return Evaluated(value, pull, solution)
+
+
+def _add_rows(total: Table, rows: Index, parts: Table) -> None:
+    """Add rows to those whose increasing numbers are given; one may be met several times."""
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    total[rows[first]] += np.add.reduceat(parts, first, axis=0)
 
 
 def read_gradient(

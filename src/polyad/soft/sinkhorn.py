@@ -29,10 +29,15 @@ if TYPE_CHECKING:
 
 # Entries of plans that are treated at once.
 _BLOCK = 1 << 20
+# Of densities of what has no weight, which nothing bounds: they are multiplied by zero.
+_LARGEST_EXPONENT = 600.0
 
 
 class SinkhornPlan:
     """The plans of the rows of a transport after ``n_iter`` iterations."""
+
+    #: Iterations always begin from nothing.
+    potentials: None = None
 
     def __init__(self, transport: RowTransport, n_iter: int) -> None:
         self.transport = transport
@@ -124,16 +129,13 @@ class _Unrolled:
         return self.a[:, :, None] if k > 1 else 1.0
 
     def row_density(self, k: int) -> Table:
-        """Return the densities after update k of ``u``."""
-        return self._exp(self.psi[k], self.phi[k])
+        """Return the densities after update k of ``u``: their means over targets are one."""
+        return _densities(self.phi[k][:, None, :] - self.C, self.b[:, None, :], 2)
 
     def column_density(self, k: int) -> Table:
-        """Return the densities after update k of ``v``, before that of ``u``."""
-        return self._exp(self.psi[k - 1], self.phi[k])
-
-    def _exp(self, psi: Table, phi: Table) -> Table:
-        density: Table = np.exp(psi[:, :, None] + phi[:, None, :] - self.C)
-        return density
+        """Return the densities after update k of ``v``, before that of ``u``, likewise."""
+        weights = self.a[:, :, None] if k > 1 else np.ones((1, 1, 1))
+        return _densities(self.psi[k - 1][:, :, None] - self.C, weights, 1)
 
     def pull_targets(self, q: Table, G: Table) -> Table:
         """Gather gradients of averages over targets; return that with respect to ``q``."""
@@ -185,6 +187,18 @@ class _Unrolled:
         self.by_b -= terms.sum(axis=1)
         by_phi: Table = -self.b * terms.sum(axis=1)
         return by_phi
+
+
+def _densities(exponents: Table, weights: Table, axis: int) -> Table:
+    """Return exponentials whose weighted sums along an axis are one.
+
+    What the last update gave is not used: where costs are large, it is rounded to more than that.
+    """
+    with np.errstate(divide="ignore"):
+        top = (exponents + np.log(weights)).max(axis=axis, keepdims=True)
+    density: Table = np.exp(np.minimum(exponents - top, _LARGEST_EXPONENT))
+    density /= (weights * density).sum(axis=axis, keepdims=True)
+    return density
 
 
 def _log_sum(exponents: Table, axis: int) -> Table:

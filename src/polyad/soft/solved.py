@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyad.exceptions import NumericalError, TransportWarning, warn_user
+from polyad.soft.costs import check_order, check_slope
 from polyad.soft.sinkhorn import SinkhornPlan
 from polyad.soft.squash import Squashed, squash
 from polyad.soft.transport import Gradients, RowTransport, SolvedPlan
@@ -33,13 +34,22 @@ def normalise(weights: Table) -> tuple[Table, Table]:
     shares = weights / largest
     shares = np.where(shares > _NOTHING, shares, 0.0)
     total = shares.sum(axis=1, keepdims=True)
-    return shares / total, total * largest
+    with np.errstate(over="ignore"):  # the derivatives with respect to such weights are zero
+        return shares / total, total * largest
+
+
+def middles(x: Table) -> Table:
+    """Return the middle of the range of each row (d, 1); for constant rows, their value."""
+    low, high = x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)
+    middle: Table = np.where(low == high, low, 0.5 * low + 0.5 * high)
+    return middle
 
 
 def pull_normalised(shares: Table, totals: Table, gradient: Table) -> Table:
     """Return the gradient with respect to weights from that with respect to their shares."""
     mean = (shares * gradient).sum(axis=1, keepdims=True)
-    by_weights: Table = (gradient - mean) / totals
+    with np.errstate(over="ignore"):  # told by finite
+        by_weights: Table = (gradient - mean) / totals
     return by_weights
 
 
@@ -69,10 +79,13 @@ class Solved:
     @property
     def potentials(self) -> Table | None:
         """Those of the targets, of plans that are solved."""
-        return self.plan.potentials if isinstance(self.plan, SolvedPlan) else None
+        return self.plan.potentials
 
     def pull_input(self, gradients: Gradients) -> tuple[Table, Table]:
         """Return gradients with respect to the values given, not squashed, and their shares."""
+        transport = self.plan.transport
+        if transport.cost is not None:
+            check_slope(transport.cost, transport.rows.x, transport.rows.y)
         if self.squashed is None:
             return gradients.x, gradients.a
         by_input, by_share = self.squashed.pull(self.a, gradients.x)
@@ -100,6 +113,8 @@ def solve_rows(
         epsilon=settings.epsilon,
         cost=settings.cost,
     )
+    if settings.cost is not None and potentials is None:
+        check_order(settings.cost, transport.rows.x, transport.rows.y)
     plan: SolvedPlan | SinkhornPlan
     if settings.n_iter is not None:
         plan = SinkhornPlan(transport, settings.n_iter)

@@ -24,7 +24,6 @@ from polyad.exceptions import InvalidTypeError, MissingPackageError
 
 try:
     import torch
-    from torch.autograd.function import once_differentiable
 except ImportError as error:
     message = "polyad.soft.torch needs torch: pip install 'polyad[torch]'."
     raise MissingPackageError(message) from error
@@ -91,7 +90,7 @@ def soft_quantile(
     axis: int = -1,
 ) -> torch.Tensor:
     """Return soft quantiles of a tensor; see :func:`polyad.soft.soft_quantile`."""
-    asked = levels if isinstance(levels, torch.Tensor) else torch.as_tensor(levels)
+    asked = levels if isinstance(levels, torch.Tensor) else _to_levels(levels)
     settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
     tensors = {"x": x, "levels": asked, "weights": weights}
     return _apply(soft.soft_quantile, tensors, {"width": width, **settings})
@@ -157,22 +156,57 @@ class _Operator(torch.autograd.Function):
     ) -> torch.Tensor:
         arrays = {name: _to_numpy(tensor) for name, tensor in zip(names, tensors, strict=True)}
         value, ctx.pullback = soft.vjp(function, **arrays, **options)
-        ctx.names, ctx.likes = names, [(tensor.device, tensor.dtype) for tensor in tensors]
+        # The arguments stay known, such that a derivative of the derivative finds its way to them
+        # and is refused, instead of being zero. Their values are not needed again.
+        ctx.names, ctx.tensors = names, tensors
         x = tensors[0]
         kind = x.dtype if x.is_floating_point() else torch.get_default_dtype()
         return torch.from_numpy(value).to(x.device, kind)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        found = ctx.pullback(_to_numpy(gradient))
-        gradients = [
-            torch.from_numpy(getattr(found, name)).to(*like) if needed else None
-            for name, like, needed in zip(
-                ctx.names, ctx.likes, ctx.needs_input_grad[3:], strict=True
-            )
-        ]
+        needed = ctx.needs_input_grad[3:]
+        pull: Callable[..., tuple[Any, ...]] = _Pullback.apply
+        gradients = pull(ctx.pullback, ctx.names, needed, gradient, *ctx.tensors)
         return (None, None, None, *gradients)
+
+
+class _Pullback(torch.autograd.Function):
+    """The derivative of an operator, as a function that has no derivative of its own."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        pullback: Callable[..., Any],
+        names: tuple[str, ...],
+        needed: tuple[bool, ...],
+        gradient: torch.Tensor,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor | None, ...]:
+        found = pullback(_to_numpy(gradient))
+        return tuple(
+            torch.from_numpy(getattr(found, name)).to(tensor.device, tensor.dtype)
+            if wanted
+            else None
+            for name, tensor, wanted in zip(names, tensors, needed, strict=True)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        message = (
+            "The operators of polyad.soft.torch can be differentiated once; a second derivative "
+            "was asked for. Detach the gradient, or take differences of first derivatives."
+        )
+        raise NotImplementedError(message)
+
+
+def _to_levels(levels: Any) -> torch.Tensor:
+    """Return numbers as levels, as precise as they are."""
+    try:
+        return torch.as_tensor(levels, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        message = f"levels={levels!r} must be a number, a tensor or numbers between 0 and 1."
+        raise InvalidTypeError(message) from None
 
 
 def _to_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -29,8 +29,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.exceptions import InvalidTypeError
 from polyad.soft.adjoint import pull_block
 from polyad.soft.blocks import Rows, average_block, extend_block, solve_block
+from polyad.soft.costs import read_table
 from polyad.soft.newton import Task
 from polyad.soft.reduction import count_nodes, reduce_block
 from polyad.threads import run_blocks
@@ -53,6 +55,8 @@ _NO_ROWS = Rows(*(np.empty((0, 1)) for _ in range(4)))
 _FEW_TARGETS, _PART, _NODE_TOL = 64, 0.5, 1e-2
 # Where nodes are many, too: the solution starts from that of a larger epsilon, roughly solved.
 _COARSER, _ROUGH = 4.0, 1e-3
+# Targets that together take less than this part of any value have no weight.
+_TRACE = 1e-14
 # Rows that fail are solved again, through values of epsilon that are halved, with many steps.
 _WELL, _SLOW_STEPS, _MOST_LEVELS = 1e-6, 2000, 40
 
@@ -66,13 +70,22 @@ class Cost:
     value : callable
         ``value(x, y)`` returns the cost for arrays that are broadcast against each other. It must
         be submodular, ``d2c / dx dy <= 0``, for soft operators to keep the order of the values. Any
-        convex function of ``x - y`` is.
+        convex function of ``x - y`` is. The operators refuse a cost that is not, for a sample of
+        the values and targets.
     slope : callable
-        ``slope(x, y)`` returns the derivative with respect to ``x``.
+        ``slope(x, y)`` returns the derivative with respect to ``x``. Where it is needed, it is
+        compared with differences of the cost on such a sample.
     """
 
     value: Callable[[Any, Any], Any]
     slope: Callable[[Any, Any], Any]
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be called."""
+        for name in ("value", "slope"):
+            if not callable(function := getattr(self, name)):
+                message = f"{name}={function!r} of a cost must be a function of x and y."
+                raise InvalidTypeError(message)
 
 
 SQUARED = Cost(lambda x, y: (x - y) ** 2, lambda x, y: 2.0 * (x - y))
@@ -164,6 +177,7 @@ class RowTransport:
     def __init__(
         self, x: Table, y: Table, a: Table, b: Table, *, epsilon: float, cost: Cost | None = None
     ) -> None:
+        b = without_traces(a, b)
         self.rows = Rows(*(np.ascontiguousarray(part, dtype=np.float64) for part in (x, y, a, b)))
         self.epsilon = float(epsilon)
         self.cost = cost
@@ -360,8 +374,8 @@ class RowTransport:
     def _compute(self, cost: Cost, what: str, first: int, last: int) -> Table:
         x, y = self.rows.x[first:last, :, None], self.rows.y
         y = (y[first:last] if len(y) > 1 else y)[:, None, :]
-        numbers = np.asarray(getattr(cost, what)(x, y), dtype=np.float64)
-        return np.broadcast_to(numbers, (last - first, x.shape[1], y.shape[2]))
+        shape = last - first, x.shape[1], y.shape[2]
+        return read_table(getattr(cost, what)(x, y), shape, what)
 
     def _tables(self, first: int, last: int, *, with_slopes: bool = False) -> tuple[Table, Table]:
         """Return the costs of some rows and their slopes, (rows, m, n), if they are one's own."""
@@ -376,6 +390,18 @@ class RowTransport:
         (d, n), m = self.rows.x.shape, self.rows.y.shape[1]
         step = int(np.clip(_BLOCK // (n * m), _FEWEST, _MOST))
         return ((first, min(first + step, d)) for first in range(0, d, step))
+
+
+def without_traces(a: Table, b: Table) -> Table:
+    """Return the weights of targets, zero where they are too small to change anything else.
+
+    A target takes from a value at most its own weight. If that is nothing beside all values, the
+    plan of the others is the same without it, and what the target itself gets is the limit for a
+    weight of zero, which needs no step that such small numbers would spoil.
+    """
+    least = float(np.min(a, where=a > 0.0, initial=np.inf))
+    traces = (b > 0.0) & (b < _TRACE * least / b.shape[1])
+    return np.where(traces, 0.0, b) if traces.any() else b
 
 
 def _take(rows: Table, order: NDArray[np.int64]) -> Table:

@@ -307,7 +307,7 @@ class QMFQ(QuantileFamily):
 
     def _projected(self, normalized: Table, loadings: Table) -> Table:
         """Return the scores of normalized samples (d, n)."""
-        if self.projector == "nmf":
+        if self._used["projector"] == "nmf":
             return nonnegative_scores(normalized, loadings)
         return linear_scores(normalized, loadings)
 
@@ -315,7 +315,7 @@ class QMFQ(QuantileFamily):
         """Return samples (d, n) after the first normalization."""
         maps = FeatureMaps(
             *(self._data_centres, self._data_rates, self.normalizing_potentials_),
-            *(self.normalizing_weights_, self.normalizing_quantiles_, float(self.epsilon)),
+            *(self.normalizing_weights_, self.normalizing_quantiles_, self._used["epsilon"]),
         )
         return maps.values(table.shifted - table.guard)
 

@@ -1,0 +1,130 @@
+"""Costs of one's own, checked where they are used: their numbers, their order, their slopes.
+
+A cost is evaluated on a sample of values and targets before any work. It is submodular if, for
+neighbours ``x < x'`` and ``y < y'`` of the sample,
+
+    c(x, y) + c(x', y') <= c(x, y') + c(x', y),
+
+as sums over neighbours then say the same of all pairs. Otherwise the plan does not keep the order
+of the values, and what it gives are no ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from polyad.soft.transport import Cost
+
+    Table = NDArray[np.float64]
+
+# Rows, and values or targets of each, in the sample.
+_ROWS, _POINTS = 4, 64
+# Rounding of costs, as a part of the largest.
+_ROUNDING = 1e-9
+# Differences of costs are taken this part of the range away, and known to this part of the largest
+# slope; where a cost has a corner they are not, so that most of them must be wrong.
+_STEP, _CLOSE, _MOST = 1e-6, 1e-3, 0.5
+
+
+def read_table(found: Any, shape: tuple[int, ...], name: str) -> Table:
+    """Return what a function of a cost gave for some rows, (rows, n, m), and refuse other things.
+
+    Parameters
+    ----------
+    found : array-like
+        What it gave.
+    shape : tuple of int
+        Of the arguments, broadcast against each other.
+    name : str
+        The function: ``'value'`` or ``'slope'``.
+    """
+    numbers = np.asarray(found)
+    if numbers.dtype.kind not in "biuf":
+        message = (
+            f"{name}(x, y) of the cost gave {numbers.dtype} numbers; an array of real numbers is "
+            "needed, one for each pair of the arguments."
+        )
+        raise InvalidTypeError(message)
+    try:
+        table: Table = np.broadcast_to(np.asarray(numbers, dtype=np.float64), shape)
+    except ValueError:
+        message = (
+            f"{name}(x, y) of the cost gave the shape {numbers.shape}; its arguments are broadcast "
+            f"against each other to {shape}, and each pair needs a number."
+        )
+        raise InvalidInputError(message) from None
+    if not np.isfinite(table).all():
+        message = (
+            f"{name}(x, y) of the cost is {table[~np.isfinite(table)][0]} for some value and "
+            "target; finite numbers are needed."
+        )
+        raise InvalidInputError(message)
+    return table
+
+
+def check_order(cost: Cost, x: Table, y: Table) -> None:
+    """Refuse a cost that is not submodular for some of the values and targets."""
+    points, targets = _sample(x, y)
+    C = _evaluate(cost.value, points, targets, "value")
+    crossed = C[:, 1:, 1:] - C[:, 1:, :-1] - C[:, :-1, 1:] + C[:, :-1, :-1]
+    if (crossed > _ROUNDING * np.abs(C).max()).any():
+        row, i, j = (int(k) for k in np.argwhere(crossed > _ROUNDING * np.abs(C).max())[0])
+        low, high = (f"{points[row, k]:.3g}" for k in (i, i + 1))
+        left, right = (f"{targets[min(row, len(targets) - 1), k]:.3g}" for k in (j, j + 1))
+        message = (
+            f"The cost is not submodular: c({low}, {left}) + c({high}, {right}) is larger than "
+            f"c({low}, {right}) + c({high}, {left}), so that the order of values would not be "
+            "kept. Give a convex function of x - y, or another with d2c / dx dy <= 0."
+        )
+        raise InvalidInputError(message)
+
+
+def check_slope(cost: Cost, x: Table, y: Table) -> None:
+    """Refuse a slope that is not the derivative of the cost with respect to its first argument."""
+    points, targets = _sample(x, y)
+    step = _STEP * max(np.ptp(points), np.ptp(targets), np.finfo(np.float64).tiny)
+    slopes = _evaluate(cost.slope, points, targets, "slope")
+    with np.errstate(all="ignore"):
+        up, down = (
+            np.asarray(cost.value(points[:, :, None] + way, targets[:, None, :]), dtype=np.float64)
+            for way in (step, -step)
+        )
+        differences = np.broadcast_to((up - down) / (2.0 * step), slopes.shape)
+    known = np.isfinite(differences)
+    largest = max(np.abs(differences[known]).max(initial=0.0), np.abs(slopes).max())
+    size = np.abs(up).max(initial=0.0, where=np.isfinite(up))
+    rounding = 8.0 * np.finfo(np.float64).eps * size / step
+    wrong = np.abs(differences - slopes)[known] > _CLOSE * largest + rounding
+    if wrong.size and wrong.mean() > _MOST:
+        message = (
+            "slope(x, y) of the cost is not the derivative of value(x, y) with respect to x: "
+            f"differences of the value give other numbers for {wrong.mean():.0%} of the pairs "
+            "that were tried."
+        )
+        raise InvalidInputError(message)
+
+
+def _evaluate(function: Any, points: Table, targets: Table, name: str) -> Table:
+    shape = (*points.shape, targets.shape[1])
+    return read_table(function(points[:, :, None], targets[:, None, :]), shape, name)
+
+
+def _sample(x: Table, y: Table) -> tuple[Table, Table]:
+    """Return increasing values of some rows, and their targets."""
+    rows = np.unique(np.linspace(0, len(x) - 1, min(_ROWS, len(x))).astype(int))
+    points = np.sort(x[rows], axis=1)
+    targets = y if len(y) == 1 else y[rows]
+    return _thinned(points), _thinned(targets)
+
+
+def _thinned(numbers: Table) -> Table:
+    n = numbers.shape[1]
+    chosen: Table = numbers[:, np.unique(np.linspace(0, n - 1, min(_POINTS, n)).astype(int))]
+    return chosen
