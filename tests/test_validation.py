@@ -212,7 +212,6 @@ def test_labels_of_a_pandas_table(is_sparse):
     ("changes", "rows", "columns"),
     [
         ({"columns": list("xyz")}, None, list("xyz")),
-        ({"columns": list("xyx")}, None, None),
         ({"columns": [0, 1, 2]}, None, None),
         ({"columns": ["x", 1, 2]}, None, None),
         ({"columns": pd.MultiIndex.from_product([["a"], [1, 2, 3]])}, None, None),
@@ -660,3 +659,9 @@ def test_an_entry_is_negative_only_if_its_sum_is(model):
     values = np.concatenate([whole.data + 1, np.full(whole.nnz, -1.0)])
     parts = coo_array((values, doubled), shape=CUBE.shape)
     assert model.fit(parts).objective_ == model.fit(whole).objective_
+
+
+def test_columns_of_one_name_are_refused():
+    table = pd.DataFrame(np.eye(4), columns=["a", "b", "a", "c"])
+    with pytest.raises(InvalidInputError, match=r"several columns named 'a'.*to_numpy"):
+        CP(2).fit(table)

@@ -210,6 +210,12 @@ def _from_pandas(X: Any) -> TensorInput:
             "data, for example with X.to_frame()."
         )
         raise InvalidInputError(message)
+    if not X.columns.is_unique:
+        message = (
+            f"The table has several columns named {X.columns[X.columns.duplicated()][0]!r}. Give "
+            "each a name of its own, or give the numbers alone with X.to_numpy()."
+        )
+        raise InvalidInputError(message)
     labels = _pandas_labels(X)
     if all(str(kind).startswith("Sparse") for kind in X.dtypes) and X.shape[1]:
         fill = [kind.fill_value for kind in X.dtypes if kind.fill_value != 0]
@@ -235,8 +241,7 @@ def _pandas_labels(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
     rows = np.asarray(X.index) if rows_are_names and X.index.nlevels == 1 else None
     if rows is not None and rows.dtype == object:
         rows = rows.astype(str) if all(isinstance(label, str) for label in rows) else None
-    unique = columns_are_names and len(set(names)) == len(names)
-    return rows, names.astype(str) if unique else None
+    return rows, names.astype(str) if columns_are_names else None
 
 
 def _is_text(kind: Any) -> bool:
