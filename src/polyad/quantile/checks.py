@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # from the means of its features. Fewer features than this have no halves to speak of.
 _WEAK, _FEW = 1e-5, 4
 
+
 def read_matrix(given: TensorInput, divergence: Any, estimator: str) -> NDArray[Any]:
     """Return data as an array of samples and features, and refuse what is no such thing.
 

@@ -77,7 +77,9 @@ class FeatureTable:
     def spreads(self) -> Table:
         """The divergence of each feature from its mean, summed over the observed entries; (d,)."""
         means = (self.shares * self.shifted).sum(axis=1, keepdims=True) - self.guard
-        return self._divergences(np.broadcast_to(means, self.shape), slice(None)).sum(axis=1)
+        constant = np.broadcast_to(means, self.shape)
+        spreads: Table = self._divergences(constant, slice(None)).sum(axis=1)
+        return spreads
 
     @cached_property
     def unit(self) -> float:
