@@ -14,7 +14,10 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from sklearn.datasets import load_wine
 
+from polyad import QMF
+from polyad.report import plot_transforms
 from polyad.soft import soft_rank, soft_sort, vjp
 from polyad.transport import FibreTransport, SparseFibres
 
@@ -74,11 +77,20 @@ def soft_epsilon(folder: Path) -> None:
     plt.close(figure)
 
 
+def quantile_transforms(folder: Path) -> None:
+    """Draw transforms that were learned on the wines of the guide."""
+    wines = load_wine(as_frame=True).data
+    model = QMF(3, random_state=0).fit((wines / wines.mean())[::2])
+    chosen = ["color_intensity", "hue", "flavanoids", "magnesium"]
+    plot_transforms(model, features=chosen).savefig(folder / "quantile_transforms.svg")
+
+
 def main(folder: Path) -> None:
     """Draw all pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     transport_parameters(folder)
     soft_epsilon(folder)
+    quantile_transforms(folder)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.sparse import coo_array
 
-from polyad import CP, GeneralizedCP, KruskalTensor, LabelledTensor
+from polyad import CP, QMF, GeneralizedCP, KruskalTensor, LabelledTensor
 from polyad.datasets import make_low_rank
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.metrics import explained_variation, poisson_deviance, reading, relative_error
@@ -174,3 +174,10 @@ def test_models_of_odds_and_logarithms_are_not_compared_with_data(loss):
             metric(X, model)
     model = GeneralizedCP(1, loss="poisson", random_state=0).fit(X)
     assert explained_variation(X, model) > 0
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_products_that_go_through_transforms_are_not_compared_with_data():
+    X = np.random.default_rng(0).gamma(2.0, size=(8, 5))
+    with pytest.raises(InvalidInputError, match=r"transforms.*negative mean divergence"):
+        relative_error(X, QMF(1, max_iter=2).fit(X))

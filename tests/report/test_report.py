@@ -17,7 +17,7 @@ from matplotlib.image import imread
 from sklearn.exceptions import NotFittedError
 
 import polyad
-from polyad import CP, LabelledTensor
+from polyad import CP, QMF, LabelledTensor
 from polyad.datasets import make_low_rank
 from polyad.exceptions import InvalidInputError, MissingPackageError
 from polyad.report import plot_components, write_report
@@ -345,3 +345,15 @@ def test_the_report_module_needs_no_matplotlib_to_be_imported():
     code = "import sys, polyad; polyad.report.write_report; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_learned_transforms_are_shown(tmp_path):
+    X = np.random.default_rng(0).gamma(2.0, size=(12, 5))
+    fitted = QMF(2, max_iter=3, random_state=0).fit(X)
+    page = Page(write_report(fitted, tmp_path / "transforms.html", X=X).read_text())
+    assert "Transforms" in page.texts
+    assert len(page.images) == 3
+    other = Page(write_report(CP(2).fit(X), tmp_path / "none.html").read_text())
+    assert "Transforms" not in other.texts
+    assert len(other.images) == 2

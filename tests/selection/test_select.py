@@ -371,5 +371,7 @@ class Complete(CP):
 def test_an_estimator_without_missing_entries_is_told_the_other_methods():
     with pytest.raises(InvalidInputError, match="Complete takes no missing entries"):
         select_rank(Complete(), dense(), [1])
+    with pytest.raises(InvalidInputError, match=r"Use method='stability'\."):
+        select_rank(Complete(), dense()[0], [1])
     assert select_rank(Complete(), counts(), [2, 3], n_repeats=2, random_state=0).best_rank == 3
     assert select_rank(Complete(), dense(), [3], method="stability", random_state=0).best_rank == 3

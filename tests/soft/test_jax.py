@@ -263,6 +263,19 @@ def test_higher_and_forward_derivatives_are_refused():
         weigh(2.0)
 
 
+def test_settings_are_plain_numbers_that_may_be_static():
+    x = jnp.asarray(X)
+    settings = {"epsilon": 0.1, "tol": 1e-6, "axis": 0, "n_iter": 3, "n_targets": 2}
+    for name, value in settings.items():
+        with pytest.raises(InvalidTypeError, match=f"{name} is traced by JAX.*static_argnames"):
+            jax.jit(soft_jax.soft_rank)(x, **{name: value})
+        known = jax.jit(soft_jax.soft_rank, static_argnames=name)(x, **{name: value})
+        plain = soft_jax.soft_rank(x, **{name: jnp.asarray(value)})
+        np.testing.assert_allclose(known, plain, rtol=1e-5)
+    with pytest.raises(InvalidTypeError, match="width is traced"):
+        jax.vmap(lambda width: soft_jax.soft_quantile(x, width=width))(jnp.array([0.1, 0.2]))
+
+
 @pytest.mark.parametrize("wrap", [lambda function: function, jax.jit], ids=["plain", "jit"])
 def test_what_is_known_is_refused_before_anything_runs(wrap):
     x = jnp.asarray(X)
@@ -289,11 +302,6 @@ def test_what_is_known_is_refused_before_anything_runs(wrap):
         wrap(soft_jax.soft_rank)(x + 1j)
     with pytest.raises(InvalidInputError, match="single number"):
         wrap(soft_jax.soft_rank)(1.0)
-
-
-def test_settings_are_not_traced():
-    with pytest.raises(InvalidInputError, match=r"epsilon=.* must be a finite number"):
-        jax.jit(lambda x, epsilon: soft_jax.soft_rank(x, epsilon=epsilon))(jnp.ones(3), 0.1)
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,10 @@ def compare(X: Any, model: Any, *, missing: Missing | None = None) -> Comparison
     kruskal = read_kruskal(model)
     if isinstance(model, TensorEstimator) and not model._values_are_means:
         message = (
-            f"The values of this {type(model).__name__} are not means of the data but, for "
-            "example, odds or logarithms, which cannot be compared with it. model.score(X) is its "
-            "explained deviance; model.inverse_transform(model.transform(X)) are the means."
+            f"The products of the factors of this {type(model).__name__} are not means of the data "
+            "but, for example, odds, logarithms, or numbers that go through learned transforms. "
+            f"They cannot be compared with the data. model.score(X) is the {model._score_name}; "
+            "model.inverse_transform(model.transform(X)) are the means."
         )
         raise InvalidInputError(message)
     if isinstance(model, TensorEstimator) and len(given.shape) == kruskal.ndim:

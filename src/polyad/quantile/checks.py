@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from polyad.quantile.features import FeatureTable
     from polyad.validation import TensorInput
 
+# Half of the features hardly count if they have less than this part of the divergence of the data
+# from the means of its features. Fewer features than this have no halves to speak of.
+_WEAK, _FEW = 1e-5, 4
+
 
 # Features and samples that a divergence is tried on; how far differences are taken, as a part of
 # the range of a feature. They are known to a part of the largest derivative, but not where there is
@@ -64,6 +68,21 @@ def read_matrix(given: TensorInput, divergence: Any, estimator: str) -> NDArray[
         )
         raise InvalidInputError(message)
     return data
+
+
+def weak_features(table: FeatureTable) -> Iterator[str]:
+    """Tell of features whose numbers are so small that they hardly count in the divergence."""
+    parts = np.sort(table.spreads[(table.high > table.low)[:, 0]])
+    total = parts.sum()
+    if not (np.isfinite(total) and total > 0):
+        return
+    share = float(parts[: len(parts) // 2].sum() / total)
+    if len(parts) >= _FEW and share < _WEAK:
+        yield (
+            f"half of the features have {share:.1g} of the divergence of the data, because their "
+            "numbers are small, and hardly count in the fit. If all should count, divide each by "
+            "its mean, or put StandardScaler(with_mean=False) before it in a pipeline."
+        )
 
 
 def gaps_of(given: TensorInput, table: FeatureTable) -> Iterator[str]:

@@ -53,7 +53,8 @@ class QMF(QuantileFamily):
 
     Use it for features whose units and scales have nothing to do with each other, or whose scale is
     not known to be the right one for sums of components: expression levels, intensities,
-    concentrations, prices.
+    concentrations, prices. The transforms do not depend on units, but the divergence is counted in
+    them: divide each feature by its mean if all should count the same.
 
     The paper has the features in rows and the samples in columns; here, as everywhere in
     scikit-learn, samples are rows: ``QMF().fit(X)`` is the paper's factorization of ``X.T``,

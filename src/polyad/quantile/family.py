@@ -22,7 +22,7 @@ from polyad.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.driver import FitError, read_callbacks
-from polyad.quantile.checks import check_divergence, gaps_of, read_matrix
+from polyad.quantile.checks import check_divergence, gaps_of, read_matrix, weak_features
 from polyad.quantile.divergence import needs_positive, read_divergence
 from polyad.quantile.features import FeatureTable, entry_guard, feature_table, sample_table
 from polyad.quantile.maps import FeatureMaps
@@ -277,7 +277,7 @@ class QuantileFamily(TensorEstimator):
         with thread_limit(self.n_jobs):
             table = feature_table(data, divergence)
             check_divergence(divergence, table)
-            for message in gaps_of(given, table):
+            for message in (*gaps_of(given, table), *weak_features(table)):
                 self._warn_about_data(message)
             solver = self._solver(table)
             broken: FitError | None = None

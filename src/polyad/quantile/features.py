@@ -74,19 +74,27 @@ class FeatureTable:
         return shares
 
     @cached_property
+    def spreads(self) -> Table:
+        """The divergence of each feature from its mean, summed over the observed entries; (d,)."""
+        means = (self.shares * self.shifted).sum(axis=1, keepdims=True) - self.guard
+        constant = np.broadcast_to(means, self.shape)
+        spreads: Table = self._divergences(constant, slice(None)).sum(axis=1)
+        return spreads
+
+    @cached_property
     def unit(self) -> float:
         """The mean divergence from a model that knows the mean of each feature and nothing else."""
-        means = (self.shares * self.shifted).sum(axis=1, keepdims=True) - self.guard
-        total = self.divergence_sum(np.broadcast_to(means, self.shape), slice(None))
-        mean = float(total) / max(self.n_observed, 1)
+        mean = float(self.spreads.sum()) / max(self.n_observed, 1)
         return mean if np.isfinite(mean) and mean > 0 else 1.0
 
     def divergence_sum(self, model: Table, rows: Any) -> float:
         """Return the sum of the divergence over the observed entries of some features."""
+        return float(self._divergences(model, rows).sum())
+
+    def _divergences(self, model: Table, rows: Any) -> Table:
+        """Return the divergence of each entry of some features, 0 where it was not observed."""
         terms = np.asarray(self.divergence.value(*self._pair(model, rows)), dtype=np.float64)
-        if self.observed is not None:
-            terms = np.where(self.observed[rows], terms, 0.0)
-        return float(terms.sum())
+        return terms if self.observed is None else np.where(self.observed[rows], terms, 0.0)
 
     def divergence_slope(self, model: Table, rows: Any) -> Table:
         """Return the derivative of the divergence of each entry of some features."""

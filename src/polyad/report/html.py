@@ -16,6 +16,7 @@ from polyad._version import __version__
 from polyad.arrays import to_numpy
 from polyad.exceptions import InvalidInputError
 from polyad.files import replacing
+from polyad.quantile.family import QuantileFamily
 from polyad.report.plots import (
     leading_components,
     mode_title,
@@ -23,6 +24,7 @@ from polyad.report.plots import (
     plot_history,
     visible,
 )
+from polyad.report.transforms import plot_transforms
 
 if TYPE_CHECKING:
     import os
@@ -97,6 +99,7 @@ def write_report(
         "<h2>Components</h2>",
         _image(pictures, "The leading entries of each component in each mode"),
         *_component_tables(model, top, max_components),
+        *_transforms(model),
         "<h2>Parameters</h2>",
         _table(
             (name, _shown(value)) for name, value in sorted(model.get_params(deep=False).items())
@@ -158,6 +161,18 @@ def _component_tables(model: TensorEstimator, top: int, max_components: int) -> 
         yield "</table></div></details>"
     if len(weights) > max_components:
         yield f"<p>{len(weights) - max_components} more components are not shown.</p>"
+
+
+def _transforms(model: TensorEstimator) -> Iterable[str]:
+    """Show the transforms of a model that has learned some."""
+    if not isinstance(model, QuantileFamily):
+        return
+    yield "<h2>Transforms</h2>"
+    yield (
+        "<p>From the products of scores and loadings, to the right, to the unit of the data, "
+        "upwards. Differences are inflated where a curve is steeper than the grey line.</p>"
+    )
+    yield _image(plot_transforms(model), "The transforms of the features that are bent most")
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:

@@ -223,8 +223,9 @@ def _check_heldout(estimator: TensorEstimator, data: Any, *, takes_nan: bool) ->
             raise InvalidInputError(message)
         return
     if not takes_nan:
+        others = "'stability'" if data.ndim < 3 else "'stability' or 'core_consistency'"
         message = (
             f"{type(estimator).__name__} takes no missing entries, so that none of dense data can "
-            "be held out. Use method='stability' or 'core_consistency'."
+            f"be held out. Use method={others}."
         )
         raise InvalidInputError(message)

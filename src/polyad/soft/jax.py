@@ -74,9 +74,10 @@ def soft_rank(
     axis: int = -1,
 ) -> jax.Array:
     """Return the soft ranks of an array; see :func:`polyad.soft.soft_rank`."""
-    settings = read_settings(epsilon, squash, cost, n_iter, tol, axis)
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
     given = _read(x=x, weights=weights, target_weights=target_weights)
     shown, layout, n = _check(given, settings)
+    n_targets = _plain("n_targets", n_targets)
     m = read_targets(n_targets, shown["target_weights"], layout, n).rows.shape[1]
     task = _Task(evaluate_rank, settings, (("n_targets", m),), n, (1, m))
     return _apply(task, given, layout, x)
@@ -96,9 +97,10 @@ def soft_sort(
     axis: int = -1,
 ) -> jax.Array:
     """Return an array softly sorted; see :func:`polyad.soft.soft_sort`."""
-    settings = read_settings(epsilon, squash, cost, n_iter, tol, axis)
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
     given = _read(x=x, weights=weights, target_weights=target_weights)
     shown, layout, n = _check(given, settings)
+    n_targets = _plain("n_targets", n_targets)
     m = read_targets(n_targets, shown["target_weights"], layout, n).rows.shape[1]
     task = _Task(evaluate_sort, settings, (("n_targets", m),), m, (1, m))
     return _apply(task, given, layout, x)
@@ -118,11 +120,12 @@ def soft_quantile(
     axis: int = -1,
 ) -> jax.Array:
     """Return soft quantiles of an array; see :func:`polyad.soft.soft_quantile`."""
-    settings = read_settings(epsilon, squash, cost, n_iter, tol, axis)
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
     given = _read(x=x, levels=levels, weights=weights)
     shown, layout, n = _check(given, settings)
     k = read_levels(shown["levels"], layout).rows.shape[1]
-    task = _Task(evaluate_quantile, settings, (("width", read_width(width, n)),), k, (k, 3))
+    share = read_width(_plain("width", width), n)
+    task = _Task(evaluate_quantile, settings, (("width", share),), k, (k, 3))
     value = _apply(task, given, layout, x)
     return value.squeeze(layout.axis) if shown["levels"].ndim == 0 else value
 
@@ -141,12 +144,32 @@ def quantile_normalize(
     axis: int = -1,
 ) -> jax.Array:
     """Give an array the distribution of quantiles; see :func:`polyad.soft.quantile_normalize`."""
-    settings = read_settings(epsilon, squash, cost, n_iter, tol, axis)
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
     given = _read(x=x, quantiles=quantiles, weights=weights, target_weights=target_weights)
     shown, layout, n = _check(given, settings)
     m = read_quantiles(shown["quantiles"], layout).rows.shape[1]
     read_weights(shown["target_weights"], "target_weights", layout, m)
     return _apply(_Task(evaluate_normalize, settings, (), n, (1, m)), given, layout, x)
+
+
+def _settings(
+    epsilon: float, squash: bool, cost: str | Cost, n_iter: int | None, tol: float, axis: int
+) -> Settings:
+    numbers = (_plain("epsilon", epsilon), _plain("squash", squash), cost)
+    others = (_plain("n_iter", n_iter), _plain("tol", tol), _plain("axis", axis))
+    return read_settings(*numbers, *others)
+
+
+def _plain(name: str, setting: Any) -> Any:
+    """Return a setting as a plain number; one that is traced has no number yet."""
+    if isinstance(setting, jax.core.Tracer):
+        message = (
+            f"{name} is traced by JAX, but it is a setting: a plain number that is known when a "
+            "function is traced. Bind it with functools.partial, or in jax.jit name it in "
+            "static_argnames."
+        )
+        raise InvalidTypeError(message)
+    return setting.item() if isinstance(setting, jax.Array) and setting.ndim == 0 else setting
 
 
 def _read(**given: ArrayLike | None) -> dict[str, Any]:

@@ -305,8 +305,8 @@ def quantile_normalize(
 
     References
     ----------
-    Cuturi, Teboul, Niles-Weed and Vert (2020), "Supervised quantile normalization for low-rank
-    matrix approximation", ICML.
+    Cuturi, Teboul, Niles-Weed and Vert (2020), "Supervised Quantile Normalization for Low Rank
+    Matrix Factorization", ICML.
 
     Examples
     --------
