@@ -161,6 +161,7 @@ def test_divergences_that_are_none(estimator, value, derivative, words):
 
 
 @BOTH
+@pytest.mark.filterwarnings("ignore:.*hardly count:polyad.exceptions.DataWarning")
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 def test_divergences_that_are_taken(estimator, scale):
     X = scale * small()
