@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from joblib.externals.loky import reusable_executor
 
 # scikit-learn's checks of array-API input need it, before SciPy is imported.
@@ -14,8 +14,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / ".numba_cache" / worker)
 
 # The first call of a kernel compiles it: time limits of single examples would fail on every fresh
-# machine and nowhere else.
-settings.register_profile("polyad", deadline=None)
+# machine and nowhere else, and those of drawing them on a busy one.
+settings.register_profile("polyad", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("polyad")
 
 
