@@ -66,7 +66,7 @@ def test_kinds_that_take_too_long_are_not_all_begun(tmp_path, jobs):
     with pytest.raises(SystemExit, match=r"1 of 40 kinds .* are kept"):
         run_units(kinds, square, store, jobs=jobs, max_minutes=0)
     assert len(store.table(kinds)) == 1
-    run_units(kinds, square, store, jobs=jobs)
+    run_units(kinds, square, store)
     assert len(store.table(kinds)) == 40
 
 
