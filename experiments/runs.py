@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import sys
 import time
 import warnings
@@ -209,7 +210,7 @@ def command() -> str:
     """Return the command that was given."""
     module = getattr(sys.modules["__main__"], "__spec__", None)
     program = f"-m {module.name}" if module is not None else sys.argv[0]
-    return " ".join(["python", program, *sys.argv[1:]])
+    return f"python {program} {shlex.join(sys.argv[1:])}".strip()
 
 
 def markdown(table: pd.DataFrame) -> str:
