@@ -9,7 +9,7 @@ import numpy as np
 from polyad.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.quantile.divergence import Frobenius, KullbackLeibler, needs_positive
-from polyad.validation import first_position
+from polyad.validation import refuse_negative
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 # Half of the features hardly count if they have less than this part of the divergence of the data
 # from the means of its features. Fewer features than this have no halves to speak of.
 _WEAK, _FEW = 1e-5, 4
-
-
 # Features and samples that a divergence is tried on; how far differences are taken, as a part of
 # the range of a feature. They are known to a part of the largest derivative, but not where there is
 # a corner, so that most of them must be wrong.
@@ -58,16 +56,13 @@ def read_matrix(given: TensorInput, divergence: Any, estimator: str) -> NDArray[
             "matrix (n_samples, n_features)."
         )
         raise InvalidInputError(message)
-    data = np.asarray(to_numpy(given.data))
-    negative = data < 0
-    if needs_positive(divergence) and negative.any():
-        message = (
-            f"Negative values in data passed to {estimator}, first at "
-            f"{first_position(given, negative)}: its divergence compares numbers that are not "
-            "negative. Use divergence='frobenius', or shift the data."
+    if needs_positive(divergence):
+        advice = (
+            f"The divergence of {estimator} compares numbers that are not negative. Use "
+            "divergence='frobenius', or shift the data."
         )
-        raise InvalidInputError(message)
-    return data
+        refuse_negative(given, advice)
+    return np.asarray(to_numpy(given.data))
 
 
 def weak_features(table: FeatureTable) -> Iterator[str]:
