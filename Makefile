@@ -61,5 +61,5 @@ docs: $(VENV)/.installed-docs
 	@echo "open docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) demo docs/_build docs/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis .numba_cache build dist
+	rm -rf $(VENV) $(BENCH_VENV) demo docs/_build docs/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find src tests benchmarks examples experiments -name __pycache__ -type d -prune -exec rm -rf {} +

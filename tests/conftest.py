@@ -1,5 +1,4 @@
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -7,11 +6,6 @@ from joblib.externals.loky import reusable_executor
 
 # scikit-learn's checks of array-API input need it, before SciPy is imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
-
-# Numba numbers the files of its cache without a lock: two processes that compile different versions
-# of a kernel at the same moment may give both the same number, and then load the wrong one.
-if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / ".numba_cache" / worker)
 
 # The first call of a kernel compiles it: time limits of single examples would fail on every fresh
 # machine and nowhere else, and those of drawing them on a busy one.

@@ -5,12 +5,19 @@ No kernel starts threads: each works on a block that :func:`polyad.threads.run_b
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from numba import njit
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+if sys.platform != "win32":
+    import fcntl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
@@ -24,8 +31,7 @@ def kernel(function: Function) -> Function:
     The compiler may fuse multiplications with additions and regroup sums, the same way in each
     call; infinities and NaN keep their meaning.
     """
-    compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_REGROUP)(function)
-    return cast("Function", compiled)
+    return _compiled(function, _REGROUP)
 
 
 def ordered_kernel(function: Function) -> Function:
@@ -33,8 +39,51 @@ def ordered_kernel(function: Function) -> Function:
 
     For compensated arithmetic and the splitting of numbers, which regrouping would cancel.
     """
-    compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath=_IN_ORDER)(function)
+    return _compiled(function, _IN_ORDER)
+
+
+def _compiled(function: Function, fastmath: set[str]) -> Function:
+    compiled: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
+    if isinstance(compiled._cache, FunctionCache):  # not where the environment turns it off
+        compiled._cache._cache_file = _SharedCacheFile(**vars(compiled._cache._cache_file))
     return cast("Function", compiled)
+
+
+class _SharedCacheFile(IndexDataCacheFile):
+    """Where Numba keeps the versions of a kernel, for processes that compile at the same time.
+
+    Numba numbers the versions without a lock: two processes may give theirs the same number, or
+    one may read under a number what the other is about to replace, and then run the wrong code.
+    """
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def save(self, key: Any, data: Any) -> None:
+        """Add a version."""
+        with _locked(self._cache_path):
+            super().save(key, data)
+
+    def load(self, key: Any) -> Any:
+        """Return a version, or None."""
+        with _locked(self._cache_path):
+            return super().load(key)
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Let one process at a time use the kernels in a folder, where the system has such locks."""
+    try:
+        handle = os.open(os.path.join(folder, ".polyad.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError:  # nothing is there yet, or nothing can be written
+        yield
+        return
+    try:
+        if sys.platform != "win32":
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 #: How a function of a number is compiled that every caller gets a copy of, with sums in their
