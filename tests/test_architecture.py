@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 GROUND = {"exceptions", "arrays", "compiled", "fastmath", "threads", "files", "_version"}
 FLOORS = {"tensor", "transport", "soft", "fitting"}
-MIDDLE = {"foreign", "validation", "sources", "base"}
+MIDDLE = {"foreign", "validation", "sources", "saving", "base"}
 ROOMS = {"cp", "quantile", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
@@ -28,7 +28,8 @@ MAY_USE = {
     "foreign": {"tensor"},
     "validation": {"foreign", "tensor"},
     "sources": {"foreign", "validation", "tensor"},
-    "base": {"validation", "tensor", "fitting"},
+    "saving": {"fitting"},
+    "base": {"saving", "validation", "tensor", "fitting"},
     **{room: FLOORS | MIDDLE for room in ROOMS},
     "wasserstein": FLOORS | MIDDLE | {"cp"},
     "datasets": FLOORS | MIDDLE | ROOMS,

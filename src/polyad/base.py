@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from polyad import saving
 from polyad.arrays import Array, to_numpy
 from polyad.exceptions import (
     DataWarning,
@@ -24,7 +25,6 @@ from polyad.exceptions import (
     warn_user,
 )
 from polyad.fitting.archive import write_archive
-from polyad.fitting.history import History
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.tensor.label_values import find_labels, shown
 from polyad.tensor.labels import LabelledTensor
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
+
+    from polyad.fitting.history import History
 
 # The largest dense array that a method makes unasked, in numbers (4 GiB of float64).
 _LARGEST_DENSE = 2**29
@@ -50,6 +52,21 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     _score_name: ClassVar[str] = "explained variation"
     #: Parameters that a saved model leaves out, because they are code or places of one machine.
     _unsaved_parameters: ClassVar[tuple[str, ...]] = ("callbacks", "checkpoint")
+
+    #: What a fit learns, with the rules that a model file must follow; see :mod:`polyad.saving`.
+    _learned: ClassVar[dict[str, saving.Rule]] = {
+        "factors_": saving.per_mode(saving.array("n", "R")),
+        "weights_": saving.array("R", low=0.0),
+        "modes_": saving.mode_names,
+        "labels_": saving.mode_labels,
+        "history_": saving.history,
+        "n_iter_": saving.size_of("n_iter"),
+        "status_": saving.status,
+        "objective_": saving.number(finite=False),
+        "n_features_in_": saving.size_of("n1"),
+        "n_samples_seen_": saving.size_of("n0"),
+        "feature_names_in_": saving.optional(saving.labels("n1", kinds="U")),
+    }
 
     factors_: list[Array]
     weights_: Array
@@ -333,7 +350,7 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Write the model to one file of arrays and JSON, without pickle.
 
         Read it with :func:`polyad.load`. Arrays of other namespaces are stored as NumPy arrays.
-        Callbacks and the checkpoint path are not stored.
+        Callbacks, the checkpoint path and code of your own are not stored.
 
         Parameters
         ----------
@@ -347,91 +364,68 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
                 "read. Keep it with joblib.dump(model, path)."
             )
             raise InvalidTypeError(message)
+        self._validate_params()
         parameters = {
             name: self._saved_parameter(name, value)
             for name, value in self.get_params(deep=False).items()
             if name not in self._unsaved_parameters
         }
         learned = {
-            name: _portable(value)
-            for name, value in vars(self).items()
-            if self.__sklearn_is_fitted__() and self._is_learned(name)
+            name: saving.portable(getattr(self, name))
+            for name in self._rules()
+            if self.__sklearn_is_fitted__() and hasattr(self, name)
         }
         content = {"class": type(self).__name__, "parameters": parameters, "learned": learned}
         write_archive(path, "model", content)
 
     def _saved_parameter(self, name: str, value: Any) -> Any:
-        """Return a parameter as a model file holds it; ``_restore`` gets it in this form."""
-        return _portable(value)
+        """Return a parameter as a model file holds it."""
+        return saving.portable(value)
+
+    @classmethod
+    def _restored_parameter(cls, name: str, stored: Any) -> Any:
+        """Undo :meth:`_saved_parameter`."""
+        return stored
 
     @classmethod
     def _restore(cls, content: dict[str, Any]) -> Self:
-        """Make an estimator from what :meth:`save` wrote."""
+        """Make an estimator from what :meth:`save` wrote, after checking all of it."""
         model = cls()
         parameters, learned = content["parameters"], content["learned"]
         if not set(model.get_params(deep=False)) >= parameters.keys():
             message = f"the parameters are not those of {cls.__name__}"
             raise ModelFileError(message)
-        model.set_params(**parameters)
+        for name, stored in parameters.items():
+            setattr(model, name, cls._restored_parameter(name, stored))
+        model._validate_params()
+        strangers = sorted(learned.keys() - cls._rules().keys())
+        if strangers:
+            message = f"{strangers[0]!r} is not an attribute that a {cls.__name__} learns"
+            raise ModelFileError(message)
+        if not learned:
+            return model
+        saving.check_learned(learned, cls._rules())
         for name, value in learned.items():
-            if not cls._is_learned(name) or name in vars(model):
-                message = f"{name!r} is not an attribute that a {cls.__name__} learns"
-                raise ModelFileError(message)
             # scikit-learn holds names as objects, which a file cannot.
             is_names = name == "feature_names_in_"
             setattr(model, name, np.asarray(value, dtype=object) if is_names else value)
-        if learned:
-            model._check_restored()
+        model._check_restored()
         return model
 
     @classmethod
-    def _declared(cls) -> set[str]:
-        """Return the attributes that a fitted estimator always has."""
+    def _rules(cls) -> dict[str, saving.Rule]:
+        """Return the rule of each attribute that a fitted estimator has."""
         return {
-            name
-            for owner in cls.__mro__
-            if issubclass(owner, TensorEstimator)
-            for name, kind in vars(owner).get("__annotations__", {}).items()
-            if not str(kind).startswith("ClassVar")
+            name: rule
+            for owner in reversed(cls.__mro__)
+            for name, rule in vars(owner).get("_learned", {}).items()
         }
-
-    @classmethod
-    def _is_learned(cls, name: str) -> bool:
-        """Say whether an attribute of this name belongs into a model file."""
-        public = name.endswith("_") and not name.startswith("_")
-        return (public or name in cls._declared()) and not hasattr(cls, name)
 
     def _check_restored(self) -> None:
-        """Refuse a model file whose attributes are missing or do not fit together."""
-        lacking = sorted(name for name in self._declared() if not hasattr(self, name))
-        if lacking:
-            message = f"it lacks {', '.join(lacking)}"
+        """Refuse a model file whose attributes do not fit together in a way that no rule says."""
+        if any(factor.dtype != self.weights_.dtype for factor in self.factors_):
+            message = "weights_ and factors_ are not of the same type"
             raise ModelFileError(message)
-        tensor = KruskalTensor(self.weights_, self.factors_)
-        sound = {
-            "factors_": isinstance(self.factors_, list)
-            and all(_is_floating(array) for array in (tensor.weights, *tensor.factors)),
-            "labels_": isinstance(self.labels_, list)
-            and len(self.labels_) == tensor.ndim
-            and all(
-                own is None or own.shape == (size,)
-                for own, size in zip(self.labels_, tensor.shape, strict=True)
-            ),
-            "modes_": self.modes_ is None
-            or (
-                isinstance(self.modes_, tuple)
-                and len(self.modes_) == tensor.ndim
-                and all(isinstance(name, str) for name in self.modes_)
-            ),
-            "history_": isinstance(self.history_, History),
-            "status_": isinstance(self.status_, Status),
-            "n_iter_": isinstance(self.n_iter_, int),
-            "objective_": isinstance(self.objective_, float),
-        }
-        for name, is_sound in sound.items():
-            if not is_sound:
-                message = f"{name} is not what a {type(self).__name__} learns"
-                raise ModelFileError(message)
 
     # scikit-learn.
 
@@ -450,30 +444,3 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_floating(array: Any) -> bool:
-    return isinstance(array, np.ndarray) and array.dtype in (np.float32, np.float64)
-
-
-def _portable(value: Any) -> Any:
-    """Turn values of parameters and attributes into what an archive holds."""
-    if hasattr(value, "weights") and hasattr(value, "factors"):  # of TensorLy too
-        value = {"weights": value.weights, "factors": list(value.factors)}
-    if hasattr(value, "portable"):  # a parameter that knows how to be stored
-        value = value.portable()
-    if isinstance(value, np.random.RandomState | np.random.Generator):
-        return None  # a running generator is not part of what was learned
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, dict):
-        return {key: _portable(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset, range)):
-        value = sorted(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_portable(item) for item in value)
-    if hasattr(value, "__array_namespace__") or type(value).__module__.startswith("torch"):
-        value = to_numpy(value)
-        is_text = value.dtype == object and all(isinstance(item, str) for item in value.flat)
-        return value.astype(str) if is_text else value
-    return value

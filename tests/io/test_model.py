@@ -237,8 +237,8 @@ def test_code_and_places_of_one_machine_are_left_out(tmp_path):
 
 
 def test_what_cannot_be_saved_is_named(tmp_path):
-    with pytest.raises(InvalidTypeError, match=r"parameters\.verbose.*object"):
-        CP(2, verbose=object()).save(tmp_path / "m.polyad")
+    with pytest.raises(InvalidTypeError, match=r"parameters\.init.*object"):
+        CP(2, init=object()).save(tmp_path / "m.polyad")
     assert os.listdir(tmp_path) == []
 
 

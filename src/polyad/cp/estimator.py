@@ -10,6 +10,7 @@ from array_api_compat import array_namespace, device
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval
 
+from polyad import saving
 from polyad.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.online import OnlineSums, add_batch, sums_of_fit
@@ -131,6 +132,15 @@ class CP(CPFamily):
     """
 
     _accepts_nan: ClassVar[bool] = True
+    _learned: ClassVar[dict[str, saving.Rule]] = {
+        "_online_sums": saving.nothing_or(
+            saving.parts(
+                tuple,
+                saving.per_mode(saving.array("n", "R"), first=1),
+                saving.per_mode(saving.array("R", "R"), first=1),
+            )
+        ),
+    }
     # The sums of `partial_fit`, or None before the first.
     _online_sums: tuple[list[Array], list[Array]] | None
 

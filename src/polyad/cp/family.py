@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from array_api_compat import array_namespace
 from sklearn.base import _fit_context
@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from polyad import saving
 from polyad.base import TensorEstimator
 from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
@@ -61,6 +62,10 @@ COMMON_CONSTRAINTS: dict[str, list[Any]] = {
 
 class CPFamily(TensorEstimator):
     """Base of the CP decompositions."""
+
+    _learned: ClassVar[dict[str, saving.Rule]] = {
+        "_lengths": saving.per_mode(saving.array("R", low=0.0), first=1),
+    }
 
     # The lengths that the columns of the modes other than the samples had during the fit.
     _lengths: list[Array]

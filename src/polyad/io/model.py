@@ -50,8 +50,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     content = read_archive(path, "model")
     try:
         return _estimator_class(content)._restore(content)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        message = f"{path} is not a usable model: {error}."
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        message = f"{path} is not a usable model: {error!s:.500}."
         raise ModelFileError(message) from error
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad.exceptions import InvalidInputError
+from polyad import saving
+from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily
 from polyad.quantile.maps import learned_maps
 from polyad.quantile.objective import QuantileObjective, Settings
@@ -181,6 +182,12 @@ class QMF(QuantileFamily):
     True
     """
 
+    _learned: ClassVar[dict[str, saving.Rule]] = {
+        "_lengths": saving.array("R", low=0.0),
+        "_ridge": saving.number(0.0),
+        "_known": saving.array("n0", "R"),
+        "_used": saving.fields(epsilon=saving.number(1e-12), nonnegative=saving.flag),
+    }
     # The lengths that the columns of the loadings had in the fit, which the penalty acts on; the
     # weight of the penalty of a sample; and the scores at the end of the iterations, from the best
     # of which a sample starts.
@@ -319,6 +326,12 @@ class QMF(QuantileFamily):
             self._ridge,
             self._unit,
         )
+
+    def _check_restored(self) -> None:
+        super()._check_restored()
+        if self._used["nonnegative"] and min(self._known.min(), *map(np.min, self.factors_)) < 0:
+            message = "factors_ or _known has negative numbers"
+            raise ModelFileError(message)
 
     def _own_identity(self) -> dict[str, Any]:
         return {

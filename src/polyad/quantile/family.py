@@ -6,6 +6,7 @@ mathematics.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Hashable
 from numbers import Integral, Real
@@ -17,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from polyad import saving
 from polyad.arrays import to_numpy
 from polyad.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError, Status
@@ -72,6 +74,16 @@ class QuantileFamily(TensorEstimator):
     _accepts_nan: ClassVar[bool] = True
     _score_name: ClassVar[str] = "negative mean divergence"
 
+    _learned: ClassVar[dict[str, saving.Rule]] = {
+        "quantiles_": saving.array("n1", "n_quantiles", increasing=True),
+        "quantile_weights_": saving.array("n1", "n_quantiles", shares=True),
+        "potentials_": saving.array("n1", "n_quantiles"),
+        "reconstruction_err_": saving.number(finite=False),
+        "_centres": saving.array("n1"),
+        "_rates": saving.array("n1", low=0.0),
+        "_guard": saving.array("n1", low=0.0),
+        "_unit": saving.number(math.ulp(0.0)),
+    }
     quantiles_: Array
     quantile_weights_: Array
     potentials_: Array

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from polyad import saving
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.portable import pack, unpack
 from polyad.cp.start import given_nonnegative_start
 from polyad.exceptions import InvalidInputError, Status
 from polyad.threads import thread_limit
 from polyad.wasserstein.costs import (
+    NAMED,
     SEPARATE,
     is_separate,
     portable_rules,
@@ -35,7 +37,6 @@ from polyad.wasserstein.solver import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from typing import Self
 
     import numpy as np
 
@@ -191,6 +192,11 @@ class WassersteinCP(CPFamily):
     """
 
     _score_name: ClassVar[str] = "negative loss per sample"
+    _learned: ClassVar[dict[str, saving.Rule]] = {
+        **saving.NONNEGATIVE,
+        "costs_": saving.per_mode(saving.nothing_or(saving.array("n", "n", low=0.0))),
+        "_sample_rule": saving.one_of(None, SEPARATE, *NAMED),
+    }
     costs_: list[Array | None]
     # The name of the cost of the samples, if it has one.
     _sample_rule: str | None
@@ -365,10 +371,8 @@ class WassersteinCP(CPFamily):
         return pack(portable_rules(value, found, getattr(self, "modes_", None)))
 
     @classmethod
-    def _restore(cls, content: dict[str, Any]) -> Self:
-        parameters = dict(content["parameters"])
-        parameters["costs"] = unpack(parameters.get("costs"))
-        return super()._restore({**content, "parameters": parameters})
+    def _restored_parameter(cls, name: str, stored: Any) -> Any:
+        return unpack(stored) if name == "costs" else stored
 
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
         super()._store(solver, result)

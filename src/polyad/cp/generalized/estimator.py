@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from polyad import saving
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.generalized.loss import Loss
-from polyad.cp.generalized.losses import read_loss, restored_loss
+from polyad.cp.generalized.losses import read_loss, restored_loss, stored_loss
 from polyad.cp.generalized.objective import ZerosProblem, build_problem
 from polyad.cp.generalized.rows import solve_rows
 from polyad.cp.generalized.sampled import SampledOptions, SampledSolver
@@ -189,6 +190,10 @@ class GeneralizedCP(CPFamily):
 
     _accepts_nan: ClassVar[bool] = True
     _score_name: ClassVar[str] = "explained deviance"
+    _learned: ClassVar[dict[str, saving.Rule]] = {
+        "_exponent": saving.whole(-1100, 1023),
+        "_exact_rows": saving.flag,
+    }
     # The power of two that the data of the fit was divided by, and whether the rows of samples
     # visit all zeros that are not stored: new samples are treated in the same way.
     _exponent: int
@@ -412,12 +417,12 @@ class GeneralizedCP(CPFamily):
         self._exponent = int(solver.problem.exponent)
         self._exact_rows = bool(solver.problem.is_exact)
 
+    def _saved_parameter(self, name: str, value: Any) -> Any:
+        return stored_loss(value) if name == "loss" else super()._saved_parameter(name, value)
+
     @classmethod
-    def _restore(cls, content: dict[str, Any]) -> Self:
-        parameters = {**content["parameters"]}
-        if "loss" in parameters:
-            parameters["loss"] = restored_loss(parameters["loss"])
-        return super()._restore({**content, "parameters": parameters})
+    def _restored_parameter(cls, name: str, stored: Any) -> Any:
+        return restored_loss(stored) if name == "loss" else stored
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -310,19 +310,37 @@ LOSSES: dict[str, type[Loss]] = {
 _ALIASES = {"bernoulli": "bernoulli-odds"}
 
 
+def stored_loss(loss: Any) -> Any:
+    """Return a loss as a model file holds it: a name, or a dict of the name and the parameters.
+
+    Code of the user's own is not kept, and is called :attr:`CustomLoss.name`.
+
+    Parameters
+    ----------
+    loss : str or Loss
+        As the estimator has it.
+    """
+    if isinstance(loss, str):
+        return loss if loss == CustomLoss.name or read_loss(loss) else None
+    return loss.portable() if type(loss) in LOSSES.values() else CustomLoss.name
+
+
 def restored_loss(content: Any) -> Any:
-    """Return the loss of a model file, which :meth:`Loss.portable` wrote; names stay as they are.
+    """Undo :func:`stored_loss`.
 
     Parameters
     ----------
     content : str or dict
         What the file holds.
     """
-    if not isinstance(content, dict):
-        return content
-    parameters = dict(content)
-    name = parameters.pop("name")
-    return name if name == CustomLoss.name else LOSSES[name](**parameters)
+    name, parameters = content, {}
+    if isinstance(content, dict):
+        parameters = dict(content)
+        name = parameters.pop("name")
+    if name == CustomLoss.name:
+        return name
+    found = read_loss(name)
+    return type(found)(**parameters) if isinstance(content, dict) else name
 
 
 def read_loss(loss: Any) -> Loss:
@@ -342,8 +360,8 @@ def read_loss(loss: Any) -> Loss:
             return LOSSES[name]()
         if name == CustomLoss.name:
             message = (
-                "loss='custom' stands for functions of your own, which a model file does not hold. "
-                "Set them again with model.set_params(loss=CustomLoss(value, derivative))."
+                "loss='custom' stands for a loss of your own, which a model file does not hold. "
+                "Set it again, for example model.set_params(loss=CustomLoss(value, derivative))."
             )
             raise InvalidInputError(message)
         message = (

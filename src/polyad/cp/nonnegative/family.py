@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace
 
+from polyad import saving
 from polyad.cp.family import CPFamily
 from polyad.cp.nonnegative.rules import Descent
 from polyad.exceptions import InvalidInputError
@@ -20,6 +21,7 @@ class NonnegativeFamily(CPFamily):
     """Base of the CP decompositions with nonnegative factors."""
 
     _accepts_nan: ClassVar[bool] = True
+    _learned: ClassVar[dict[str, saving.Rule]] = saving.NONNEGATIVE
 
     def _start(self, problem: Problem, init: Any, number: int, seed: int) -> list[Array]:
         factors = super()._start(problem, init, number, seed)

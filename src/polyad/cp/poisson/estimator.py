@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import rel_entr
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from polyad import saving
 from polyad.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.poisson.problem import CountProblem, Method, build_problem
@@ -146,6 +147,7 @@ class PoissonCP(CPFamily):
 
     _accepts_nan: ClassVar[bool] = True
     _score_name: ClassVar[str] = "explained deviance"
+    _learned: ClassVar[dict[str, saving.Rule]] = saving.NONNEGATIVE
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "solver": [StrOptions({"mu", "pdnr"})],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
+from polyad import saving
 from polyad.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
@@ -18,7 +19,6 @@ from polyad.cp.rules import double, like
 from polyad.cp.similarity.reading import read_similarities, read_weights
 from polyad.cp.similarity.rules import Smoothness, squared_size
 from polyad.cp.similarity.solver import SimilarityLeastSquares
-from polyad.exceptions import ModelFileError
 from polyad.fitting.checkpoint import digest
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ class SimilarityCP(NonnegativeFamily):
     True
     """
 
+    _learned: ClassVar[dict[str, saving.Rule]] = {"roughness_": saving.array("N", "R", low=0.0)}
     roughness_: np.ndarray
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -271,15 +272,5 @@ class SimilarityCP(NonnegativeFamily):
         return pack(value) if name == "similarities" else super()._saved_parameter(name, value)
 
     @classmethod
-    def _restore(cls, content: dict[str, Any]) -> Self:
-        parameters = dict(content["parameters"])
-        if "similarities" in parameters:
-            parameters["similarities"] = unpack(parameters["similarities"])
-        return super()._restore({**content, "parameters": parameters})
-
-    def _check_restored(self) -> None:
-        super()._check_restored()
-        shape = (len(self.factors_), self._n_features_out)
-        if not isinstance(self.roughness_, np.ndarray) or self.roughness_.shape != shape:
-            message = "roughness_ does not fit the factors"
-            raise ModelFileError(message)
+    def _restored_parameter(cls, name: str, stored: Any) -> Any:
+        return unpack(stored) if name == "similarities" else stored

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from numbers import Integral, Real
@@ -14,6 +13,7 @@ from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from polyad import saving
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
@@ -36,7 +36,6 @@ from polyad.tensor.label_values import joined_labels
 from polyad.threads import thread_limit
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Sequence
 
     from polyad.cp.problem import FitData
@@ -185,6 +184,10 @@ class StochasticCP(BatchedCP):
     """
 
     _accepts_nan: ClassVar[bool] = True
+    _learned: ClassVar[dict[str, saving.Rule]] = {
+        "n_steps_": saving.whole(0),
+        "_largest_batch": saving.whole(0),
+    }
     n_steps_: int
     # The largest batch so far: smaller ones move the factors less.
     _largest_batch: int
@@ -284,24 +287,6 @@ class StochasticCP(BatchedCP):
         self._remember(X, given)
         self.n_samples_seen_ = given.shape[0]
         return self
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file of arrays and JSON, without pickle.
-
-        Read it with :func:`polyad.load`. Arrays of other namespaces are stored as NumPy arrays.
-        Callbacks, the checkpoint path and a graph given as a matrix are not stored.
-
-        Parameters
-        ----------
-        path : path-like
-            The file to create or replace; it is replaced only once the new one is complete.
-        """
-        if self.graph is None or isinstance(self.graph, str):
-            super().save(path)
-            return
-        without_graph = copy.copy(self)
-        without_graph.graph = None
-        super(StochasticCP, without_graph).save(path)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def _fit(self, X: Any, mask: Any) -> None:
@@ -462,6 +447,12 @@ class StochasticCP(BatchedCP):
             "graph": name,
             "graph_weight": float(self.graph_weight),
         }
+
+    def _saved_parameter(self, name: str, value: Any) -> Any:
+        # A matrix is between the samples of one fit.
+        if name == "graph" and not isinstance(value, str):
+            return None
+        return super()._saved_parameter(name, value)
 
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
         super()._store(solver, result)

@@ -12,6 +12,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from polyad import saving
 from polyad.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
@@ -183,6 +184,11 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     """
 
     _score_name: ClassVar[str] = "accuracy"
+    _learned: ClassVar[dict[str, saving.Rule]] = {
+        "classes_": saving.labels("n_classes"),
+        "coef_": saving.array("n_scores", "R"),
+        "intercept_": saving.array("n_scores"),
+    }
     classes_: np.ndarray
     coef_: np.ndarray
     intercept_: np.ndarray
@@ -480,12 +486,9 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
 
     def _check_restored(self) -> None:
         super()._check_restored()
-        n_classes = len(self.classes_)
-        n_scores = 1 if n_classes == 2 else n_classes
-        if self.coef_.shape != (n_scores, self._n_features_out) or self.intercept_.shape != (
-            n_scores,
-        ):
-            message = "classes_, coef_ and intercept_ do not fit together"
+        n_classes, n_scores = len(self.classes_), len(self.intercept_)
+        if n_classes < 2 or n_scores != (1 if n_classes == 2 else n_classes):
+            message = f"classes_ has {n_classes} classes and intercept_ {n_scores} numbers"
             raise ModelFileError(message)
 
     def __sklearn_tags__(self) -> Any:

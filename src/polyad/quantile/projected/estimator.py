@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad.exceptions import InvalidInputError
+from polyad import saving
+from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.quantile.deflation import (
     ProjectedObjective,
     Transforms,
@@ -167,6 +168,18 @@ class QMFQ(QuantileFamily):
     """
 
     _accepts_nan: ClassVar[bool] = False
+    _learned: ClassVar[dict[str, saving.Rule]] = {
+        "normalizing_quantiles_": saving.array("n1", "n_quantiles", low=0.0, increasing=True),
+        "normalizing_weights_": saving.array("n1", "n_quantiles", shares=True),
+        "normalizing_potentials_": saving.array("n1", "n_quantiles"),
+        "_data_centres": saving.array("n1"),
+        "_data_rates": saving.array("n1", low=0.0),
+        "_start": saving.any_of(
+            saving.parts(list),
+            saving.parts(list, saving.array("n1", "R", low=0.0), saving.array("R", "n0", low=0.0)),
+        ),
+        "_used": saving.fields(epsilon=saving.number(1e-12), projector=saving.one_of("nmf", "svd")),
+    }
     normalizing_quantiles_: Array
     normalizing_weights_: Array
     normalizing_potentials_: Array
@@ -318,6 +331,13 @@ class QMFQ(QuantileFamily):
             *(self.normalizing_weights_, self.normalizing_quantiles_, self._used["epsilon"]),
         )
         return maps.values(table.shifted - table.guard)
+
+    def _check_restored(self) -> None:
+        super()._check_restored()
+        is_nmf = self._used["projector"] == "nmf"
+        if is_nmf != bool(self._start) or (is_nmf and min(map(np.min, self.factors_)) < 0):
+            message = "_start and factors_ are not those of its projector"
+            raise ModelFileError(message)
 
     def _own_identity(self) -> dict[str, Any]:
         return {"projector": self.projector, "n_inner": int(self.n_inner)}
