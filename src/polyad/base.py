@@ -426,6 +426,10 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if any(factor.dtype != self.weights_.dtype for factor in self.factors_):
             message = "weights_ and factors_ are not of the same type"
             raise ModelFileError(message)
+        names, own = getattr(self, "feature_names_in_", None), self.labels_[1]
+        if names is not None and own is not None and not np.array_equal(names, own):
+            message = "feature_names_in_ and labels_ are not the same"
+            raise ModelFileError(message)
 
     # scikit-learn.
 

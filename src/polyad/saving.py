@@ -26,6 +26,7 @@ Rule = Callable[[Any, Sizes], str]
 
 # Weights that sum to one do so up to the rounding of single precision.
 _ROUNDING = 1e-4
+_LARGEST = 2**63 - 1
 
 
 def check_learned(learned: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
@@ -91,7 +92,11 @@ def any_of(*rules: Rule) -> Rule:
 
 
 def array(
-    *shape: str, low: float = -math.inf, increasing: bool = False, shares: bool = False
+    *shape: str,
+    low: float = -math.inf,
+    high: float = math.inf,
+    increasing: bool = False,
+    shares: bool = False,
 ) -> Rule:
     """Ask for finite floating-point numbers.
 
@@ -99,8 +104,8 @@ def array(
     ----------
     *shape : str
         Symbols of the sizes.
-    low : float
-        No number is below.
+    low, high : float
+        Between which all numbers are.
     increasing : bool
         Whether no number of a row is below the one before it.
     shares : bool
@@ -117,12 +122,12 @@ def array(
             return f"has the shape {value.shape}, which does not fit the rest of the model"
         if not np.isfinite(value).all():
             return "has numbers that are not finite"
-        if value.size and value.min() < (0.0 if shares else low):
-            return f"has the number {value.min():.6g}, which is too low"
+        if value.size and not (low <= value.min() and value.max() <= high):
+            return f"has numbers below {low} or above {high}"
         if increasing and (np.diff(value, axis=-1) < 0).any():
             return "has numbers that decrease"
-        if shares and (np.abs(value.sum(axis=-1) - 1.0) > _ROUNDING).any():
-            return "has rows that do not sum to one"
+        if shares and ((value < 0).any() or (np.abs(value.sum(axis=-1) - 1.0) > _ROUNDING).any()):
+            return "has rows that are not shares of one"
         return ""
 
     return check
@@ -183,7 +188,7 @@ def number(low: float = -math.inf, *, finite: bool = True) -> Rule:
     return check
 
 
-def whole(low: int, high: int = 2**63 - 1) -> Rule:
+def whole(low: int, high: int = _LARGEST) -> Rule:
     """Ask for a whole number within a range."""
 
     def check(value: Any, sizes: Sizes) -> str:
@@ -224,7 +229,9 @@ def labels(symbol: str, *, kinds: str = "UiufbcMm", unique: bool = True) -> Rule
     """Ask for an array of text, numbers or dates."""
 
     def check(value: Any, sizes: Sizes) -> str:
-        if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
+        is_array = isinstance(value, np.ndarray) and value.dtype.kind in kinds
+        # Of other numbers pandas makes no index.
+        if not is_array or not value.dtype.isnative or value.dtype == np.float16:
             return f"is {_kind(value)} and not an array of labels"
         if value.shape != (sizes.setdefault(symbol, value.size),):
             return f"has the shape {value.shape}, which does not fit the rest of the model"
@@ -259,7 +266,10 @@ def history(value: Any, sizes: Sizes) -> str:
         return f"is {_kind(value)} and not a history"
     sizes["n_iter"] = value.n_iter
     for position, record in enumerate(value):
-        if not all(type(item) in (int, float) for item in record.values()):
+        # NaN is a number here: not every method knows every diagnostic of its start.
+        if not all(
+            type(item) is float or not whole(-_LARGEST)(item, sizes) for item in record.values()
+        ):
             return "has what is not a number"
         if not record.keys() >= {"iteration", "objective", "seconds"}:
             return "has an iteration without iteration, objective and seconds"

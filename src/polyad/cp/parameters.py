@@ -73,6 +73,32 @@ def read_fixed_modes(fixed_modes: Iterable[int], n_modes: int, init: Any) -> lis
     return fixed
 
 
+def read_weights(name: str, value: Any, n_modes: int) -> list[float]:
+    """Return a weight for each mode.
+
+    Parameters
+    ----------
+    name : str
+        Of the parameter.
+    value : float or sequence of float
+        What was asked for.
+    n_modes : int
+        Of the data.
+    """
+    try:
+        weights = np.asarray(value, dtype=float)
+    except (OverflowError, TypeError, ValueError):  # told below, as other shapes are
+        weights = np.zeros(0)
+    each = np.full(n_modes, weights) if weights.ndim == 0 else weights
+    if each.shape != (n_modes,) or not (np.isfinite(each).all() and (each >= 0).all()):
+        message = (
+            f"{name}={value!r:.100} is not usable for {n_modes} modes: give one nonnegative "
+            "number, or one for each mode."
+        )
+        raise InvalidInputError(message)
+    return [float(weight) for weight in each]
+
+
 def read_penalties(
     sparsity: Any, ridge: Any, n_modes: int, fixed_modes: Sequence[int]
 ) -> tuple[list[float], list[float]]:
@@ -89,15 +115,8 @@ def read_penalties(
     """
     both = []
     for name, value in (("sparsity", sparsity), ("ridge", ridge)):
-        weights = np.asarray(value, dtype=float)
-        each = np.full(n_modes, weights) if weights.ndim == 0 else weights
-        if each.shape != (n_modes,) or not (np.isfinite(each).all() and (each >= 0).all()):
-            message = (
-                f"{name}={value!r} is not usable for {n_modes} modes: give one nonnegative number, "
-                "or one for each mode."
-            )
-            raise InvalidInputError(message)
-        both.append([0.0 if k in fixed_modes else float(each[k]) for k in range(n_modes)])
+        each = read_weights(name, value, n_modes)
+        both.append([0.0 if k in fixed_modes else each[k] for k in range(n_modes)])
     penalised = [k for k in range(n_modes) if both[0][k] + both[1][k] > 0]
     bare = [k for k in range(n_modes) if k not in penalised and k not in fixed_modes]
     if penalised and bare:

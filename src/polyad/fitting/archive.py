@@ -130,7 +130,8 @@ def _encode(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
-        return value if math.isfinite(value) else {_TAG: "float", "value": repr(value)}
+        is_plain = isinstance(value, int) or math.isfinite(value)
+        return value if is_plain else {_TAG: "float", "value": repr(value)}
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         if array.dtype.hasobject:

@@ -47,7 +47,19 @@ def load(path: str | os.PathLike[str]) -> Any:
     >>> bool((same.weights_ == model.weights_).all())
     True
     """
-    content = read_archive(path, "model")
+    return restored(read_archive(path, "model"), path)
+
+
+def restored(content: dict[str, Any], path: object) -> Any:
+    """Make the estimator of a file, or say what is wrong with it.
+
+    Parameters
+    ----------
+    content : dict
+        Of the file.
+    path : object
+        Its name, for messages.
+    """
     try:
         return _estimator_class(content)._restore(content)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -94,12 +94,20 @@ class Frobenius:
         return result
 
 
+#: What a model file has in the place of a divergence of the user's own, which it does not hold.
+CUSTOM = "custom"
 _NAMED: dict[str, type[Any]] = {"kl": KullbackLeibler, "frobenius": Frobenius}
 
 
 def read_divergence(divergence: Any) -> Any:
     """Return a divergence from its name, or one of the user's own."""
     if isinstance(divergence, str):
+        if divergence == CUSTOM:
+            message = (
+                "divergence='custom' stands for a divergence of your own, which a model file does "
+                "not hold. Set it again with model.set_params(divergence=...)."
+            )
+            raise InvalidInputError(message)
         if divergence not in _NAMED:
             names = ", ".join(map(repr, _NAMED))
             message = (
@@ -115,6 +123,14 @@ def read_divergence(divergence: Any) -> Any:
         )
         raise InvalidTypeError(message)
     return divergence
+
+
+def stored_divergence(divergence: Any) -> str:
+    """Return the name of a divergence for a model file."""
+    if isinstance(divergence, str) and divergence == CUSTOM:
+        return CUSTOM
+    read_divergence(divergence)
+    return divergence if isinstance(divergence, str) else CUSTOM
 
 
 def needs_positive(divergence: Any) -> bool:

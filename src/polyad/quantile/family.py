@@ -25,7 +25,7 @@ from polyad.exceptions import InvalidInputError, InvalidTypeError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.driver import FitError, read_callbacks
 from polyad.quantile.checks import check_divergence, gaps_of, read_matrix, weak_features
-from polyad.quantile.divergence import needs_positive, read_divergence
+from polyad.quantile.divergence import needs_positive, read_divergence, stored_divergence
 from polyad.quantile.features import FeatureTable, entry_guard, feature_table, sample_table
 from polyad.quantile.maps import FeatureMaps
 from polyad.quantile.tables import quantile_frame, transform_frame
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     Table = NDArray[np.float64]
 
+#: Potentials are of the size of the squared cost between squashed numbers, which is at most one.
+POTENTIALS = saving.array("n1", "n_quantiles", low=-1e9, high=1e9)
 #: The constraints of the parameters that every member has.
 COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
@@ -77,7 +79,7 @@ class QuantileFamily(TensorEstimator):
     _learned: ClassVar[dict[str, saving.Rule]] = {
         "quantiles_": saving.array("n1", "n_quantiles", increasing=True),
         "quantile_weights_": saving.array("n1", "n_quantiles", shares=True),
-        "potentials_": saving.array("n1", "n_quantiles"),
+        "potentials_": POTENTIALS,
         "reconstruction_err_": saving.number(finite=False),
         "_centres": saving.array("n1"),
         "_rates": saving.array("n1", low=0.0),
@@ -412,6 +414,15 @@ class QuantileFamily(TensorEstimator):
         scores = (self.factors_[0] * self.weights_[None, :]).astype(np.float64)
         result: Table = self.factors_[1].astype(np.float64) @ scores.T
         return result
+
+    def _saved_parameter(self, name: str, value: Any) -> Any:
+        if name == "divergence":
+            return stored_divergence(value)
+        return super()._saved_parameter(name, value)
+
+    @classmethod
+    def _restored_parameter(cls, name: str, stored: Any) -> Any:
+        return stored_divergence(stored) if name == "divergence" else stored
 
     @property
     def _dtype(self) -> Any:

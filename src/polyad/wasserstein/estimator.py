@@ -13,6 +13,7 @@ from polyad.cp.portable import pack, unpack
 from polyad.cp.start import given_nonnegative_start
 from polyad.exceptions import InvalidInputError, Status
 from polyad.threads import thread_limit
+from polyad.transport.costs import validate_cost
 from polyad.wasserstein.costs import (
     NAMED,
     SEPARATE,
@@ -373,6 +374,12 @@ class WassersteinCP(CPFamily):
     @classmethod
     def _restored_parameter(cls, name: str, stored: Any) -> Any:
         return unpack(stored) if name == "costs" else stored
+
+    def _check_restored(self) -> None:
+        super()._check_restored()
+        for cost in self.costs_:
+            if cost is not None:
+                validate_cost(cost)
 
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
         super()._store(solver, result)

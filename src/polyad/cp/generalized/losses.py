@@ -321,7 +321,7 @@ def stored_loss(loss: Any) -> Any:
         As the estimator has it.
     """
     if isinstance(loss, str):
-        return loss if loss == CustomLoss.name or read_loss(loss) else None
+        return restored_loss(loss)
     return loss.portable() if type(loss) in LOSSES.values() else CustomLoss.name
 
 

@@ -12,11 +12,11 @@ from polyad import saving
 from polyad.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
-from polyad.cp.parameters import read_penalties
+from polyad.cp.parameters import read_penalties, read_weights
 from polyad.cp.portable import pack, unpack
 from polyad.cp.problem import Problem, build_problem
 from polyad.cp.rules import double, like
-from polyad.cp.similarity.reading import read_similarities, read_weights
+from polyad.cp.similarity.reading import read_similarities
 from polyad.cp.similarity.rules import Smoothness, squared_size
 from polyad.cp.similarity.solver import SimilarityLeastSquares
 from polyad.fitting.checkpoint import digest
@@ -231,7 +231,7 @@ class SimilarityCP(NonnegativeFamily):
     ) -> SimilarityLeastSquares:
         n_modes = len(given.shape)
         sparsity, ridge = read_penalties(self.sparsity, self.ridge, n_modes, fixed_modes)
-        weights = read_weights(self.similarity_weight, n_modes)
+        weights = read_weights("similarity_weight", self.similarity_weight, n_modes)
         smoothness = Smoothness(read_similarities(given, self.similarities), weights)
         return SimilarityLeastSquares(
             problem, smoothness, sparsity=sparsity, ridge=ridge, fixed_modes=fixed_modes
@@ -246,7 +246,7 @@ class SimilarityCP(NonnegativeFamily):
     def _rows(self, problem: Problem) -> Array:
         n_modes = len(problem.shape)
         sparsity, ridge = read_penalties(self.sparsity, self.ridge, n_modes, [])
-        weights = read_weights(self.similarity_weight, n_modes)
+        weights = read_weights("similarity_weight", self.similarity_weight, n_modes)
         others, _ = self._others()
         # The roughness of a component is a ridge of its samples, times its size in the fit.
         size = squared_size([to_numpy(double(factor)) for factor in others])

@@ -54,30 +54,6 @@ def read_similarities(given: TensorInput, similarities: Any) -> dict[int, Laplac
     return found
 
 
-def read_weights(weights: Any, n_modes: int) -> list[float]:
-    """Return the weight of the similarity of each mode.
-
-    Parameters
-    ----------
-    weights : float or sequence of float
-        What the user gave.
-    n_modes : int
-        Of the data.
-    """
-    try:
-        each = np.asarray(weights, dtype=float)
-    except (TypeError, ValueError):
-        each = np.array([np.nan])
-    each = np.full(n_modes, each) if each.ndim == 0 else each
-    if each.shape != (n_modes,) or not (np.isfinite(each).all() and (each >= 0).all()):
-        message = (
-            f"similarity_weight={weights!r} is not usable for {n_modes} modes: give one "
-            "nonnegative number, or one for each mode."
-        )
-        raise InvalidInputError(message)
-    return [float(weight) for weight in each]
-
-
 def _entries(given: TensorInput, similarities: Any) -> dict[int, Any]:
     """Say which mode has which entry."""
     n_modes = len(given.shape)

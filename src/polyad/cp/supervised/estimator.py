@@ -16,6 +16,7 @@ from polyad import saving
 from polyad.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
+from polyad.cp.parameters import read_weights
 from polyad.cp.problem import Problem, build_problem
 from polyad.cp.supervised.classes import in_order_of, read_labels, split_unlabelled
 from polyad.cp.supervised.classifier import fit_logistic, scores, softmax
@@ -438,15 +439,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         )
 
     def _sparsities(self, n_modes: int) -> list[float]:
-        weights = np.asarray(self.sparsity, dtype=float)
-        each = np.full(n_modes, weights) if weights.ndim == 0 else weights
-        if each.shape != (n_modes,) or not (np.isfinite(each).all() and (each >= 0).all()):
-            message = (
-                f"sparsity={self.sparsity!r} is not usable for {n_modes} modes: give one "
-                "nonnegative number, or one for each mode."
-            )
-            raise InvalidInputError(message)
-        return [float(weight) for weight in each]
+        return read_weights("sparsity", self.sparsity, n_modes)
 
     def _store(self, solver: FactorSolver[Any], result: FitResult[Any]) -> None:
         super()._store(solver, result)

@@ -17,7 +17,7 @@ from polyad.quantile.deflation import (
     first_transforms,
     to_deflating_gaps,
 )
-from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily
+from polyad.quantile.family import COMMON_CONSTRAINTS, POTENTIALS, QuantileFamily
 from polyad.quantile.maps import FeatureMaps, learned_maps
 from polyad.quantile.parameters import pinned_quantiles, softmax, to_gaps, to_logits
 from polyad.quantile.projectors import NMFProjector, Projector, SVDProjector
@@ -171,7 +171,7 @@ class QMFQ(QuantileFamily):
     _learned: ClassVar[dict[str, saving.Rule]] = {
         "normalizing_quantiles_": saving.array("n1", "n_quantiles", low=0.0, increasing=True),
         "normalizing_weights_": saving.array("n1", "n_quantiles", shares=True),
-        "normalizing_potentials_": saving.array("n1", "n_quantiles"),
+        "normalizing_potentials_": POTENTIALS,
         "_data_centres": saving.array("n1"),
         "_data_rates": saving.array("n1", low=0.0),
         "_start": saving.any_of(
