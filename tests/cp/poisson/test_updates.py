@@ -1,17 +1,25 @@
 """The row problems: kernels against their twins, derivatives, zeros that must not stay."""
 
+import warnings
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.sparse import coo_array
+from sklearn.exceptions import ConvergenceWarning
 
-from polyad import KruskalTensor
+from polyad import KruskalTensor, PoissonCP
 from polyad.cp.poisson.problem import build_problem
 from polyad.cp.poisson.solver import AlternatingPoissonRegression
 from tests.cp.poisson.reference import (
+    best_rows,
     divergence,
+    gains,
     multiplicative,
     newton_step,
     products,
+    row_objectives,
     unfolded,
 )
 
@@ -52,6 +60,114 @@ def test_newton_step_equals_its_twin(shape, seed):
         for i in np.flatnonzero(data.sum(axis=1)):
             expected = newton_step(data[i], factors[mode][i], pi)
             np.testing.assert_allclose(update.rows[i], expected, rtol=1e-7, atol=1e-9)
+
+
+def patchy(seed, shape, rank, part=0.4, noise=1e-3):
+    """Return factors with many exact zeros, and counts that mostly follow them."""
+    generator = np.random.default_rng(seed)
+    factors = [generator.random((n, rank)) * (generator.random((n, rank)) < part) for n in shape]
+    return generator.poisson(20 * dense(factors) + noise).astype(float), factors
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    n_cells=st.integers(1, 30),
+    rank=st.integers(1, 8),
+    part=st.sampled_from([0.15, 0.4, 1.0]),
+    decades=st.sampled_from([0, 3, 12]),
+)
+@settings(max_examples=60, deadline=None)
+def test_rows_are_at_the_minimum(seed, n_cells, rank, part, decades):
+    """Also for components with exact zeros, and for counts beside counts 1e12 times as large."""
+    generator = np.random.default_rng(seed)
+    columns = generator.random((n_cells, rank)) * (generator.random((n_cells, rank)) < part)
+    X = generator.poisson(2.0, (4, n_cells)) * 10.0 ** generator.integers(
+        0, decades + 1, (4, n_cells)
+    )
+    rows = build_problem(X, "zero").solve([np.zeros((4, rank)), columns], 0)
+    possible = columns.max(axis=1) > 0
+    for x, row in zip(X, rows, strict=True):
+        if not x[possible].any():
+            assert not row.any()
+            continue
+        assert (columns @ row)[possible & (x > 0)].all()
+        gain = gains(x, row, columns)
+        assert gain.max() < 1 + 1e-10
+        np.testing.assert_allclose(gain[row > 0], 1, atol=1e-8)
+    _, lowest = best_rows(X, [rows, columns], 0, sweeps=500)
+    known = np.where(possible, X, 0.0)
+    value = row_objectives(known, rows, columns, columns.sum(axis=0))
+    assert (value <= lowest + 1e-12 * np.abs(lowest)).all()
+
+
+@pytest.mark.parametrize("method", ["mu", "pdnr"])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "holes", "unobserved"])
+def test_rows_agree_with_thousands_of_em_steps(method, kind):
+    """In the final rows of a fit and in transform, to ten digits of the objective."""
+    X, _ = patchy(3, (30, 8, 7), 4, 0.3)
+    new, _ = patchy(4, (30, 8, 7), 4, 0.3)
+    seen = np.random.default_rng(5).random(X.shape) < 0.8 if kind in HOLED else np.ones(X.shape)
+    model = PoissonCP(
+        3, solver=method, random_state=0, missing="unobserved" if kind == "unobserved" else "zero"
+    )
+    fitted = model.fit_transform(as_kind(X, seen, kind))
+    for data, rows in ((X, fitted), (new, model.transform(as_kind(new, seen, kind)))):
+        others = [rows, *model.factors_[1:]]
+        slow, lowest = best_rows(data, others, 0, seen)
+        pi, mask = products(others, 0), unfolded(seen, 0)
+        known = np.where(mask * pi.max(axis=1) > 0, unfolded(data, 0), 0.0)
+        np.testing.assert_allclose(row_objectives(known, rows, pi, mask @ pi), lowest, rtol=1e-10)
+        # Rows need not be unique, what they say of the counts is.
+        model_at, slow_at = ((part @ pi.T)[known > 0] for part in (rows, slow))
+        np.testing.assert_allclose(model_at, slow_at, rtol=1e-5)
+
+
+HOLED = ("holes", "unobserved")
+
+
+def as_kind(X, seen, kind):
+    if kind == "holes":
+        return np.where(seen, X, np.nan)
+    if kind == "unobserved":
+        coords = np.nonzero(seen)
+        return coo_array((X[coords], coords), shape=X.shape)
+    return coo_array(X) if kind == "sparse" else X
+
+
+@pytest.mark.parametrize("method", ["mu", "pdnr"])
+def test_the_final_rows_hold_every_count_possible(method):
+    X, _ = patchy(0, (60, 50, 40), 5, 0.15)
+    model = PoissonCP(5, solver=method, random_state=0).fit(coo_array(X))
+    iterations = 1 - model.history_.objective[-1] / build_problem(X, "zero").constant_divergence()
+    expected = model.kruskal_.to_dense()
+    assert (expected[X > 0] > 0).all()
+    assert model.score(X) > iterations - 1e-12
+    assert divergence(X, expected) <= model.history_.objective[-1] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("method", ["mu", "pdnr"])
+def test_a_row_that_holds_counts_impossible_is_mended(method):
+    X, factors = patchy(2, (8, 7, 6), 3)
+    factors[0][:] = 0.0
+    factors[0][:, 0] = 1.0
+    problem = build_problem(X, "zero")
+    factors[0] = problem.update(factors, 0, method, sweeps=1, tol=0.0).rows
+    possible = products(factors, 0).max(axis=1) > 0
+    counted = (unfolded(X, 0) > 0) & possible
+    assert ((factors[0] @ products(factors, 0).T)[counted] > 0).all()
+
+
+@pytest.mark.parametrize("method", ["mu", "pdnr"])
+def test_slices_of_nothing_but_nan_have_rows_of_zero(method):
+    """They kept the random numbers of the start."""
+    X, _ = example((9, 6, 5))
+    X[4], X[:, 2], X[:, :, 3] = np.nan, np.nan, np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = PoissonCP(2, solver=method, random_state=0, max_iter=5).fit(X)
+    for mode, row in ((0, 4), (1, 2), (2, 3)):
+        assert not model.factors_[mode][row].any()
+    assert not model.transform(X)[4].any()
 
 
 def test_both_methods_reach_the_same_rows():

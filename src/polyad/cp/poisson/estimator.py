@@ -52,8 +52,7 @@ class PoissonCP(CPFamily):
         The rank: the number of components.
     solver : {'mu', 'pdnr'}, default='mu'
         How the rows of a factor are improved: by multiplicative updates, which are cheap, or by
-        projected damped Newton steps, which need far fewer iterations to a precise optimum and
-        give exact zeros.
+        Newton steps, which need far fewer iterations to a precise optimum and give exact zeros.
     init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
         Where to start: positive random numbers, or given nonnegative factors.
     n_init : int, default=1
@@ -119,8 +118,10 @@ class PoissonCP(CPFamily):
     Notes
     -----
     An inner sweep costs ``O(nonzeros · R)`` per mode, for dense data too. The objective never
-    rises. The fit runs in double precision on NumPy memory: float32 data gives float32 factors,
-    and arrays of other namespaces, such as torch, are converted and give NumPy arrays.
+    rises, and no row of the samples holds a count impossible that the components can explain.
+    Slices without an observed count have rows of zero. The fit runs in double precision on NumPy
+    memory: float32 data gives float32 factors, and arrays of other namespaces, such as torch, are
+    converted and give NumPy arrays.
     ``fit(X).transform(X)`` equals ``fit_transform(X)`` up to the tolerance of the row problems,
     unless mode 0 is fixed, or a sample has so few counts that its best row is not unique.
 

@@ -13,6 +13,8 @@ gradient is ``1 - phi_r`` with ``phi_r = sum_p (x_p / t) / (y . pi_p) pi_pr``.
 Rows are independent, so a block of rows is a task and the result is the same for any number of
 threads. The ``pi`` of a row are made once for all its sweeps, transposed, so that every loop runs
 over nonzeros and is vectorised. A row of more nonzeros than the buffer holds is read in chunks.
+No loop sums and writes to an array at once: the compiler would test where the arrays lie before it
+regroups the sum, and last digits would depend on it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.cp.poisson.quadratic import minimise_quadratic
 from polyad.cp.poisson.records import Model, Row, Rows, Rules, Slices, Work
 from polyad.tensor.kernels import kernel
 
@@ -33,9 +36,14 @@ if TYPE_CHECKING:
 # read in chunks, which must not be too short for the loops over them.
 _PRODUCTS = 1 << 19
 _LEAST_CHUNK = 256
+# A count below this part of its row is taken for this part: it changes no digit of the others, and
+# what explains it stays a number that can be squared.
+_LEAST_COUNT = 1e-60
 # Shares below this are zero. An update gives a component the part of the counts that it explains,
-# so what is lost is far below rounding; products of smaller shares would be slow denormals.
+# so what is lost is far below any count; products of smaller shares would be slow denormals.
 _VANISHED = 1e-100
+# A model below this, where something was counted, is zero: the row is impossible.
+_NOTHING = 1e-200
 # A share below the first number with a gradient that says "grow" is an inadmissible zero: it gets
 # the second number (kappatol and kappa of Chi and Kolda 2012, Algorithm 3).
 _INADMISSIBLE = 1e-10
@@ -48,11 +56,11 @@ _SMALL_PRODUCT = 1e-50
 # How much of the predicted decrease a Newton step must achieve, and how often it is halved.
 _ARMIJO = 1e-4
 _HALVINGS = 40
-# Shares below this, with a positive gradient, are held at zero for a Newton step.
-_ACTIVE = 1e-3
-# The least and the first damping of a Newton step; the Hessian in shares is of order one.
-_LEAST_DAMPING = 1e-12
-_DAMPING = 1e-5
+# The damping of a Newton step, in parts of the diagonal of the Hessian: the least, by how much it
+# grows where a step fails, and where to give up.
+_LEAST_DAMPING = 1e-13
+_MORE_DAMPING = 1e3
+_MOST_DAMPING = 1.0
 
 
 @kernel
@@ -64,7 +72,7 @@ def multiplicative_rows(
     n_components = model.stack.shape[1]
     phi, step = np.empty(n_components), np.empty(n_components)
     for s in range(block[0], block[1]):
-        row = _row(slices, s, model, rules)
+        row = _row(slices, s, model)
         y = rows.masses[slices.targets[s]]
         _divide(y, row.total)
         _begin(work, row)
@@ -74,53 +82,60 @@ def multiplicative_rows(
             _gains(work, row, y, phi)
         sweep = 0
         while _violation(y, phi, 1.0) > rules.tol:
-            for r in range(n_components):
-                y[r] *= phi[r]
-                if y[r] < _VANISHED:
-                    y[r] = 0.0
+            _multiply(y, phi)
             sweep += 1
             if sweep == rules.sweeps:
                 break
             _gains(work, row, y, phi)
         rows.sweeps[s] = sweep
-        _divide(y, 1.0 / row.total)
+        for r in range(n_components):
+            y[r] *= row.total
 
 
 @kernel
 def newton_rows(
     slices: Slices, block: tuple[int, int], model: Model, rules: Rules, rows: Rows
 ) -> None:
-    """Improve rows by projected, damped Newton steps, which never raise ``f``."""
+    """Improve rows by a multiplicative update and a Newton step each sweep; ``f`` never rises.
+
+    The update brings each share to its order of magnitude, and no count is then nearly impossible,
+    which is where a quadratic model is good. The Newton step does the rest.
+    """
     work = _work(slices, block, model)
     n_components = model.stack.shape[1]
-    phi, step = np.empty(n_components), np.empty(n_components)
+    phi, gradient, step = np.empty(n_components), np.empty(n_components), np.empty(n_components)
     hessian = np.empty((n_components, n_components))
-    free = np.empty(n_components, np.int64)
     for s in range(block[0], block[1]):
-        row = _row(slices, s, model, rules)
+        row = _row(slices, s, model)
         y = rows.masses[slices.targets[s]]
         _divide(y, row.total)
         _begin(work, row)
-        known = _gains(work, row, y, phi)
+        _gains(work, row, y, phi)
         rows.violations[s] = _violation(y, phi, row.total)
-        if known < 1.0 and _escape(work, row, (y, phi), step):
-            known = _gains(work, row, y, phi)
-        damping, sweep = _DAMPING, 0
-        while sweep < rules.sweeps and _violation(y, phi, 1.0) > rules.tol:
-            moving = free[: _choose_free(y, phi, free)]
-            _hessian(work, row, (y, moving), hessian)
-            if not _newton_direction(hessian, phi, moving, damping, step):
-                damping *= 100.0
-                sweep += 1
-                continue
-            length = _search(work, row, (y, phi, known), step)
-            damping = max(_LEAST_DAMPING, damping * (0.2 if length == 1.0 else 5.0))
+        if _escape(work, row, (y, phi), step):
+            _gains(work, row, y, phi)
+        damping, sweep = _LEAST_DAMPING, 0
+        while sweep < rules.sweeps and _unsettled(y, phi) > rules.tol:
+            _multiply(y, phi)
+            _gains(work, row, y, phi)
+            _hessian(work, row, y, hessian)
+            for r in range(n_components):
+                hessian[r, r] += damping * (1.0 + hessian[r, r])
             sweep += 1
-            if length == 0.0:
-                break
-            known = _gains(work, row, y, phi)
+            for r in range(n_components):
+                gradient[r] = 1.0 - phi[r]
+            if minimise_quadratic(hessian, y, gradient, step) and _search(
+                work, row, (y, phi), step
+            ):
+                damping = max(_LEAST_DAMPING, damping / _MORE_DAMPING)
+                _gains(work, row, y, phi)
+            else:
+                damping *= _MORE_DAMPING
+                if damping > _MOST_DAMPING:
+                    break
         rows.sweeps[s] = sweep
-        _divide(y, 1.0 / row.total)
+        for r in range(n_components):
+            y[r] *= row.total
 
 
 @kernel
@@ -130,7 +145,7 @@ def divergence_rows(
     """Fill ``violations`` with ``sum_p x_p log(x_p / model_p)`` of each row."""
     work = _work(slices, block, model)
     for s in range(block[0], block[1]):
-        row = _row(slices, s, model, rules)
+        row = _row(slices, s, model)
         masses = out.masses[slices.targets[s]]
         total = 0.0
         for first in range(row.first, row.last, work.ratio.size):
@@ -155,19 +170,25 @@ def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
 
 
 @kernel
-def _row(slices: Slices, s: int, model: Model, rules: Rules) -> Row:
+def _row(slices: Slices, s: int, model: Model) -> Row:
     first, last = slices.starts[s], slices.starts[s + 1]
     total = 0.0
     for p in range(first, last):
         total += slices.values[p]
     scale = model.scale[min(slices.targets[s], model.scale.shape[0] - 1)]
-    return Row(first, last, total, scale, rules.least / total)
+    return Row(first, last, total, scale)
 
 
 @kernel
 def _divide(y: Vector, by: float) -> None:
     for r in range(y.size):
         y[r] /= by
+
+
+@kernel
+def _copy(values: Vector, out: Vector) -> None:
+    for r in range(out.size):
+        out[r] = values[r]
 
 
 @kernel
@@ -244,23 +265,31 @@ def _load(work: Work, row: Row, chunk: tuple[int, int], y: Vector) -> None:
 
 
 @kernel
-def _gains(work: Work, row: Row, y: Vector, phi: Vector) -> float:
-    """Fill ``phi`` and return the share of the counts that ``y`` holds possible."""
+def _share(x: float, total: float) -> float:
+    """Return the part of its row that a count is."""
+    return max(x / total, _LEAST_COUNT)
+
+
+@kernel
+def _gains(work: Work, row: Row, y: Vector, phi: Vector) -> None:
+    """Fill ``phi``; it is huge where a count is impossible that the component could explain."""
     phi[:] = 0.0
-    share = 1.0 / row.total
     for first in range(row.first, row.last, work.ratio.size):
         last = min(first + work.ratio.size, row.last)
         _load(work, row, (first, last), y)
         values, fitted, ratio = work.slices.values[first:last], work.fitted, work.ratio
         for p in range(values.size):
-            ratio[p] = share * values[p] / max(fitted[p], row.least)
+            ratio[p] = _share(values[p], row.total) / max(fitted[p], _NOTHING)
         _collect(work.ratio, work.products, last - first, phi)
-    # The sum over r of y phi is the sum over p of x, but for cells where the model is zero.
-    possible = 0.0
+
+
+@kernel
+def _multiply(y: Vector, phi: Vector) -> None:
+    """Make a multiplicative update: the part of the counts that each component explains."""
     for r in range(y.size):
-        possible += y[r] * phi[r]
-    # The shares of the counts sum to one up to rounding, which must not look like a lack.
-    return 1.0 if possible > 1.0 - 1e-12 else possible
+        y[r] *= phi[r]
+        if y[r] < _VANISHED:
+            y[r] = 0.0
 
 
 @kernel
@@ -296,24 +325,44 @@ def _violation(y: Vector, phi: Vector, unit: float) -> float:
 
 
 @kernel
-def _change(work: Work, row: Row, y: Vector, step: Vector) -> float:
-    """Return ``f(y + step) - f(y)``, exact for small steps too: no large sums are subtracted."""
-    total = 0.0
+def _unsettled(y: Vector, phi: Vector) -> float:
+    """Return how far from one a gain is that should be one, whatever the size of its share."""
+    worst = 0.0
     for r in range(y.size):
+        worst = max(worst, phi[r] - 1.0 if y[r] == 0.0 else abs(phi[r] - 1.0))
+    return worst
+
+
+@kernel
+def _change(work: Work, row: Row, moved: tuple[Vector, Vector], step: Vector) -> float:
+    """Return ``f(after) - f(before)``, exact for small steps too: no large sums are subtracted.
+
+    A count that becomes impossible costs infinitely much. One that no component can explain does
+    so whatever the row is, and is left out.
+    """
+    before, after = moved
+    total = 0.0
+    for r in range(step.size):
         total += step[r]
-    share = 1.0 / row.total
     for first in range(row.first, row.last, work.ratio.size):
         last = min(first + work.ratio.size, row.last)
-        _load(work, row, (first, last), y)
+        _load(work, row, (first, last), before)
         _combine(step, work.products, last - first, work.ratio)
         for p in range(last - first):
-            before = max(work.fitted[p], row.least)
-            growth = work.ratio[p] / before
+            if work.fitted[p] == 0.0 and work.ratio[p] == 0.0:
+                continue
+            growth = work.ratio[p] / work.fitted[p]
             if growth > -0.5:
                 growth = np.log1p(growth)
             else:
-                growth = np.log(max(work.fitted[p] + work.ratio[p], row.least) / before)
-            total -= work.slices.values[first + p] * share * growth
+                # The sum of what is left: a difference would hide that nothing is.
+                left = 0.0
+                for r in range(after.size):
+                    left += after[r] * work.products[r, p]
+                if left < _NOTHING:
+                    return np.inf
+                growth = np.log(left / work.fitted[p])
+            total -= _share(work.slices.values[first + p], row.total) * growth
     return total
 
 
@@ -331,10 +380,12 @@ def _escape(work: Work, row: Row, point: tuple[Vector, Vector], step: Vector) ->
         found = found or stuck
     if not found:
         return False
+    after = np.empty(y.size)
     for _ in range(_LIFTS):
-        if _change(work, row, y, step) < 0.0:
-            for r in range(y.size):
-                y[r] += step[r]
+        for r in range(y.size):
+            after[r] = y[r] + step[r]
+        if _change(work, row, (y, after), step) < 0.0:
+            _copy(after, y)
             return True
         for r in range(y.size):
             step[r] *= 0.1
@@ -342,108 +393,59 @@ def _escape(work: Work, row: Row, point: tuple[Vector, Vector], step: Vector) ->
 
 
 @kernel
-def _choose_free(y: Vector, phi: Vector, free: NDArray[np.int64]) -> int:
-    """List the components that a Newton step may move; return how many they are.
-
-    The others are at zero, or near it with a derivative that says "shrink": Bertsekas' active set.
-    """
-    distance = _violation(y, phi, 1.0)
-    n_free = 0
-    for r in range(y.size):
-        if y[r] > min(_ACTIVE, distance) or phi[r] >= 1.0:
-            free[n_free] = r
-            n_free += 1
-    return n_free
-
-
-@kernel
-def _hessian(
-    work: Work, row: Row, point: tuple[Vector, NDArray[np.int64]], hessian: Vector
-) -> None:
-    """Fill the lower half of the Hessian of the free components."""
-    y, free = point
-    hessian[: free.size, : free.size] = 0.0
-    share = 1.0 / row.total
+def _hessian(work: Work, row: Row, y: Vector, hessian: Vector) -> None:
+    """Fill the Hessian, ``sum_p (x_p / t) pi_p pi_p' / (y . pi_p)^2``."""
+    hessian[:] = 0.0
     for first in range(row.first, row.last, work.ratio.size):
         last = min(first + work.ratio.size, row.last)
         _load(work, row, (first, last), y)
         n = last - first
         for p in range(n):
             m = work.fitted[p]
+            share = _share(work.slices.values[first + p], row.total)
             # What no component explains has no curvature either.
-            work.ratio[p] = (
-                work.slices.values[first + p] * share / (m * m) if m > row.least else 0.0
-            )
-        for a in range(free.size):
-            left = work.products[free[a]]
+            work.ratio[p] = share / (m * m) if m > _NOTHING else 0.0
+        for r in range(y.size):
             for p in range(n):
-                work.fitted[p] = work.ratio[p] * left[p]
-            for b in range(a + 1):
-                right = work.products[free[b]]
+                work.fitted[p] = work.ratio[p] * work.products[r, p]
+            for q in range(r + 1):
                 total = 0.0
                 for p in range(n):
-                    total += work.fitted[p] * right[p]
-                hessian[a, b] += total
+                    total += work.fitted[p] * work.products[q, p]
+                hessian[r, q] += total
+    for r in range(y.size):
+        for q in range(r):
+            hessian[q, r] = hessian[r, q]
 
 
 @kernel
-def _newton_direction(
-    hessian: Vector, phi: Vector, free: NDArray[np.int64], damping: float, step: Vector
-) -> bool:
-    """Fill ``step`` with the Newton direction of the free components, by Cholesky in place.
+def _search(work: Work, row: Row, point: tuple[Vector, Vector], direction: Vector) -> bool:
+    """Go along a direction, halving the way until ``f`` is lower enough; say whether it was.
 
-    Held components get minus their gradient. Returns False if the matrix has no Cholesky factor.
+    Points on the way are scaled to the sum that the minimum has, the share of the counts that the
+    row can explain, which lowers ``f`` further.
     """
-    for a in range(free.size):
-        for b in range(a + 1):
-            total = hessian[a, b] + (damping if a == b else 0.0)
-            for c in range(b):
-                total -= hessian[a, c] * hessian[b, c]
-            if a > b:
-                hessian[a, b] = total / hessian[b, b]
-            elif total > 0.0:
-                hessian[a, a] = np.sqrt(total)
-            else:
-                return False
-    for r in range(phi.size):
-        step[r] = phi[r] - 1.0
-    for a in range(free.size):
-        total = step[free[a]]
-        for b in range(a):
-            total -= hessian[a, b] * step[free[b]]
-        step[free[a]] = total / hessian[a, a]
-    for a in range(free.size - 1, -1, -1):
-        total = step[free[a]]
-        for b in range(a + 1, free.size):
-            total -= hessian[b, a] * step[free[b]]
-        step[free[a]] = total / hessian[a, a]
-    return True
-
-
-@kernel
-def _search(work: Work, row: Row, point: tuple[Vector, Vector, float], direction: Vector) -> float:
-    """Go along the projection arc until ``f`` is lower enough; return the length, or zero.
-
-    Points of the arc are scaled to the sum that the minimum has, which lowers ``f`` further and
-    keeps long steps, along directions that the row does not determine, in range.
-    """
-    y, phi, known = point
-    step = np.empty(y.size)
+    y, phi = point
+    explained, predicted = 0.0, 0.0
+    for r in range(y.size):
+        explained += y[r] * phi[r]
+        predicted += (1.0 - phi[r]) * direction[r]
+    after, step = np.empty(y.size), np.empty(y.size)
     length = 1.0
     for _ in range(_HALVINGS):
-        total = 0.0
-        predicted = 0.0
         for r in range(y.size):
-            step[r] = max(0.0, y[r] + length * direction[r])
-            total += step[r]
-            predicted += (1.0 - phi[r]) * (step[r] - y[r])
+            after[r] = max(0.0, y[r] + length * direction[r])
+        total = 0.0
+        for r in range(y.size):
+            total += after[r]
         if total > 0.0:
             for r in range(y.size):
-                step[r] = step[r] * (known / total) - y[r]
-            change = _change(work, row, y, step)
-            if change < 0.0 and change <= _ARMIJO * min(0.0, predicted):
-                for r in range(y.size):
-                    y[r] = max(0.0, y[r] + step[r])
-                return length
+                after[r] *= explained / total
+            for r in range(y.size):
+                step[r] = after[r] - y[r]
+            change = _change(work, row, (y, after), step)
+            if change < 0.0 and change <= _ARMIJO * length * min(0.0, predicted):
+                _copy(after, y)
+                return True
         length *= 0.5
-    return 0.0
+    return False

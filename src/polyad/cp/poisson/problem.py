@@ -39,8 +39,9 @@ _ROW_COST = 8
 _LEAST = 1e-200
 # What Numba asks of an array: it would compile a kernel again for one that cannot be written to.
 _LAYOUT: tuple[Literal["C", "A", "W"], ...] = ("C", "A", "W")
-# A full solution of the rows: the shares are then right to about nine digits.
-_EXACT = (500, 1e-10)
+# A full solution of the rows: the gain of each share is then one to this precision, whatever the
+# size of the share.
+_EXACT = (500, 1e-11)
 _UPDATES: dict[Method, Callable[..., None]] = {
     "mu": kernels.multiplicative_rows,
     "pdnr": kernels.newton_rows,
@@ -114,7 +115,7 @@ class CountProblem(FitData):
         values = tensor.values.astype(np.float64)
         self.total = fsum(values)
         self.n_cells = prod(self.shape) if observed is None else round(observed.norm_squared())
-        self.least = _LEAST * float(values.max(initial=0.0))
+        self.least = max(_LEAST * float(values.max(initial=0.0)), np.finfo(np.float64).tiny)
         self._offsets = np.cumsum([0, *self.shape])
         self._slices: dict[int, tuple[Slices, Blocks]] = {}
 
@@ -158,19 +159,19 @@ class CountProblem(FitData):
         mode : int
             The mode.
         method : {'mu', 'pdnr'}
-            Multiplicative updates or projected Newton steps.
+            Multiplicative updates or Newton steps.
         sweeps : int
             The most updates of a row.
         tol : float
-            The KKT violation, in shares of the sum of the row, at which a row is done.
+            At which a row is done: of the KKT violation in shares of the sum of the row, and for
+            Newton's method of the gains.
         """
         slices, _ = self.slices(mode)
         d = self.column_masses(factors, mode)
         masses = np.zeros_like(factors[mode])
         masses[slices.targets] = (factors[mode] * d)[slices.targets]
         rows = self._run(_UPDATES[method], factors, mode, (masses, d), Rules(sweeps, tol, 0.0))
-        # Without an observed cell where a component lives, nothing speaks for another value.
-        result = np.where(d > 0, masses * _inverse(d), factors[mode])
+        result = masses * _inverse(d)
         violation = max(float(rows.violations.max(initial=0.0)), self._of_empty(factors, mode, d))
         return RowUpdate(result, violation, int(rows.sweeps.max(initial=0)))
 

@@ -40,7 +40,7 @@ class Rules(NamedTuple):
 
     sweeps: int
     tol: float
-    """Of the KKT violation in shares."""
+    """Of the KKT violation in shares, and in Newton's method of the gains."""
     least: float
     """Model values below this count as this: keeps logarithms of impossible counts finite."""
 
@@ -76,5 +76,3 @@ class Row(NamedTuple):
     last: int
     total: float
     scale: Vector
-    least: float
-    """The least model value, in shares."""

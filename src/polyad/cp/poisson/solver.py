@@ -7,12 +7,12 @@ Problem
     deviance.
 Update
     Each mode in turn, mode 0, the samples, last. Its rows are independent convex problems (see
-    ``kernels``), improved by a few multiplicative updates or projected Newton steps each.
+    ``kernels``), improved by a few multiplicative updates or Newton steps each.
 Stopping
     The driver's: relative change of the divergence. The KKT violation of each iteration is in the
     history; it is zero at a stationary point and only there.
 Cost per iteration
-    Multiplicative: ``O(nonzeros · R · N)`` per inner sweep. Newton: at most R / 2 times that, and
+    Multiplicative: ``O(nonzeros · R · N)`` per inner sweep. Newton: about R / 2 times that, and
     fewer sweeps. With missing entries one MTTKRP of the mask per mode more. Memory: the nonzeros
     once more per mode, in double precision, and the factors.
 
@@ -24,10 +24,11 @@ How this differs from Chi and Kolda (2012) and Hansen, Plantenga and Kolda (2015
 3. Inadmissible zeros are lifted row by row, by a share of the sum of the row rather than of the
    column, and by less if the row's objective would rise: the descent is kept. A component whose
    weight fell to zero keeps the shape of its columns, so that it can return in the same way.
-4. Model values are not cut at 1e-10, a number that depends on the unit of the data; only exact
-   zeros are guarded.
-5. Newton's active set and damping are relative to the sum of the row, and its points are scaled
-   to the sum that the minimum has.
+4. Model values are not cut at 1e-10, a number that depends on the unit of the data. A row that
+   holds a count impossible costs infinitely much, unless no row could explain that count.
+5. A sweep of Newton's method begins with a multiplicative update, and its quadratic model is
+   minimised over nonnegative rows exactly, where the paper projects a step of the free shares. Its
+   damping is relative to the Hessian, and its points are scaled to the sum that the minimum has.
 6. Missing cells are left out of the sum of the model, which makes the divisor of an update the
    sum of the products over the observed cells of the row.
 """
