@@ -13,12 +13,16 @@ ifneq ($(wildcard ../shared/data),)
 export POLYAD_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test lint types pytest bench docs clean help
+# How long to attack, and further arguments, such as --seed 1.
+MINUTES ?= 30
+
+.PHONY: demo test lint types pytest fuzz bench docs clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   fit a model to scikit-learn's digits and write demo/report.html"
 	@echo "make test   lint, type-check and run every test"
+	@echo "make fuzz   attack with random cases for MINUTES=30 (FUZZ_ARGS='--seed 1 --only inputs')"
 	@echo "make bench  print speed ratios against peer packages (installs them in $(BENCH_VENV))"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make clean  remove environments, caches and everything that was generated"
@@ -47,6 +51,9 @@ types: $(VENV)/.installed-test
 
 pytest: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
 
 $(BENCH_VENV)/.installed: $(STAMP_INPUTS)
 	$(PYTHON) -m venv $(BENCH_VENV)

@@ -1,0 +1,26 @@
+"""Attack the library with random cases: ``python -m tests.fuzz --minutes 30``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.fuzz.run import KINDS, attack, run_one
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--only", choices=KINDS, help="one kind of case")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", type=int, help="one case alone, as a finding names it")
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    asked = parser.parse_args()
+    if asked.case is not None:
+        return run_one(asked.only or "inputs", asked.seed, asked.case)
+    kinds = [asked.only] if asked.only else list(KINDS)
+    return attack(kinds, asked.seed, asked.minutes, asked.jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

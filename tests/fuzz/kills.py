@@ -1,0 +1,95 @@
+"""Cases of killed fits: a process is killed in a fit, another goes on from its checkpoint.
+
+The one that goes on must end with the bits of a fit that nobody killed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import polyad
+from polyad.fitting import Checkpoint
+from tests.fuzz.judge import demand, promised, same_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fuzz.data import Rng
+
+# What is killed: small fits of many iterations, all of which are done.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "CP": {},
+    "NonnegativeCP": {"solver": "mu"},
+    "PoissonCP": {},
+    "GeneralizedCP": {"loss": "poisson"},
+    "StochasticCP": {"batch_size": 5},
+    "SupervisedCP": {},
+    "SimilarityCP": {},
+    "WassersteinCP": {},
+    "QMF": {"batch_size": 3},
+    "QMFQ": {"n_inner": 5},
+}
+N_ITERATIONS = 12
+
+
+def make(name: str, seed: int, folder: str | None, **more: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return an estimator and the arguments of its fit, the same in each process."""
+    rng = np.random.default_rng(seed)
+    shape = (20, 6) if name.startswith("QMF") else (20, 6, 4)
+    X = rng.poisson(2.0, shape).astype(float)
+    checkpoint = None if folder is None else Checkpoint(Path(folder) / "fit.polyad", every=1)
+    common = {"n_init": 1 + seed % 2, "max_iter": N_ITERATIONS, "tol": 0.0, "n_jobs": 1}
+    own = {**common, **SETTINGS[name], "checkpoint": checkpoint, "random_state": seed, **more}
+    y = (X.sum(axis=tuple(range(1, X.ndim))) > 50).astype(int)
+    return getattr(polyad, name)(2, **own), (X, y if name == "SupervisedCP" else None)
+
+
+def case(rng: Rng, number: int, say: Callable[[str], None]) -> bool:
+    """Kill one fit at a random moment and go on from what it left."""
+    name, seed = list(SETTINGS)[number % len(SETTINGS)], int(rng.integers(100))
+    steps, pause = int(rng.integers(1, N_ITERATIONS)), float(rng.uniform(0.0, 0.05))
+    say(f"{name} with seed {seed}, killed {pause:.3f} seconds after iteration {steps}")
+    with promised("the fit that nobody killed"):
+        model, arguments = make(name, seed, None)
+        whole = model.fit(*arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        _kill(name, seed, folder, steps, pause)
+        left = sorted(path.name for path in Path(folder).iterdir() if path.suffix == ".polyad")
+        demand(left in ([], ["fit.polyad"]), f"a killed fit left {left}")
+        with promised("the fit that goes on"):
+            model, arguments = make(name, seed, folder)
+            resumed = model.fit(*arguments)
+    for attribute in ("weights_", "factors_", "objective_"):
+        same = getattr(whole, attribute), getattr(resumed, attribute)
+        same_bits(*same, f"{attribute} of a killed fit")
+    same_bits(whole.history_.objective, resumed.history_.objective, "history_ of a killed fit")
+    return True
+
+
+def _kill(name: str, seed: int, folder: str, steps: int, pause: float) -> None:
+    """Start a fit in another process and kill it some time after an iteration."""
+    command = [sys.executable, "-m", "tests.fuzz.kills", name, str(seed), folder]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(steps):
+            if not process.stdout.readline():
+                break
+        time.sleep(pause)
+        process.kill()
+
+
+def _tell(_iteration: Any) -> None:
+    sys.stdout.write("iteration\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    model, arguments = make(sys.argv[1], int(sys.argv[2]), sys.argv[3], callbacks=[_tell])
+    model.fit(*arguments)
