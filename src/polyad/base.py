@@ -82,6 +82,19 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         """Whether the values of ``kruskal_`` are means of the data, and not odds or logarithms."""
         return True
 
+    def _validate_params(self) -> None:
+        """Check the parameters as scikit-learn does, which takes True for 1, and refuse that."""
+        for name, rules in self._parameter_constraints.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) and not any(
+                rule is object or rule in ("boolean", "verbose") for rule in rules
+            ):
+                message = (
+                    f"{name}={value} is neither a number nor anything else that {name} can be."
+                )
+                raise InvalidTypeError(message)
+        super()._validate_params()
+
     def _validate_fit(self, X: Any, *, mask: Any = None) -> TensorInput:
         """Validate training data; what was fitted before stays until the new fit is done."""
         return as_tensor_input(X, allow_nan=self._accepts_nan, mask=mask)

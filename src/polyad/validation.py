@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = [
     "Missing",
     "TensorInput",
     "as_tensor_input",
+    "check_seed",
     "describe_entries",
     "first_position",
     "refuse_negative",
@@ -271,6 +273,19 @@ def _real_numbers(features: Any) -> np.ndarray:
         kind = "do not form an array of numbers"
     message = f"The features {kind}; real numbers are needed, as transform returns them."
     raise InvalidInputError(message)
+
+
+def check_seed(random_state: Any) -> None:
+    """Refuse what seeds no generator, where scikit-learn or NumPy would in their words."""
+    if random_state is None or isinstance(random_state, np.random.RandomState):
+        return
+    if not isinstance(random_state, Integral) or isinstance(random_state, bool):
+        kind = type(random_state).__name__
+        message = f"random_state is a {kind}; give a whole number, a RandomState or None."
+        raise InvalidTypeError(message)
+    if not 0 <= random_state < 2**32:
+        message = f"random_state={random_state} is not a seed; give a number from 0 to 2**32 - 1."
+        raise InvalidInputError(message)
 
 
 def _masked(given: TensorInput, mask: Any) -> Array:

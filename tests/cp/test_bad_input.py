@@ -79,6 +79,12 @@ def test_parameters(parameters, says):
         CP(**{"n_components": 2, **parameters}).fit(X)
 
 
+@pytest.mark.parametrize("name", ["n_init", "max_iter", "tol", "ridge", "random_state", "n_jobs"])
+def test_true_is_no_number(name):
+    with pytest.raises(InvalidTypeError, match=f"{name}=True is neither a number"):
+        CP(**{"n_components": 2, name: True}).fit(X)
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [

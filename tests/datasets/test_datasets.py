@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits as load_digits_of_sklearn
 
 from polyad import CP, KruskalTensor, LabelledTensor, factor_match_score
 from polyad.datasets import load_digits, make_low_rank, make_sparse
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, PolyadError
 
 # Dense tensors of low rank.
 
@@ -112,6 +112,27 @@ def test_a_shape_that_is_no_tensor_is_refused(make, shape):
 def test_no_components_are_refused():
     with pytest.raises(InvalidInputError, match="n_components=0"):
         make_low_rank((5, 4), 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "says"),
+    [
+        (make_low_rank, {"shape": 1.5}, "shape=1.5 is not that of a tensor"),
+        (make_low_rank, {"shape": (2, 2.5)}, "shape=.* is not that of a tensor"),
+        (make_low_rank, {"n_components": 2j}, "n_components=2j makes no tensor"),
+        (make_low_rank, {"noise": np.nan}, "noise=nan is not usable"),
+        (make_sparse, {"n_draws": np.array([1.0, -1.0])}, "n_draws=.* makes no tensor"),
+        (make_sparse, {"n_draws": ""}, "n_draws='' makes no tensor"),
+        (make_sparse, {"skew": "x"}, "skew='x' is not usable"),
+        (make_sparse, {"random_state": -1}, "random_state=-1 is not a seed"),
+        (make_low_rank, {"random_state": 2**32}, "random_state=4294967296 is not a seed"),
+        (make_low_rank, {"random_state": "x"}, "random_state is a str"),
+    ],
+)
+def test_arguments_of_other_kinds_are_refused(make, arguments, says):
+    usual = {"shape": (5, 4), "n_components" if make is make_low_rank else "n_draws": 2}
+    with pytest.raises(PolyadError, match=says):
+        make(**{**usual, **arguments})
 
 
 # Seeds.

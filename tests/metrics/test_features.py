@@ -198,6 +198,7 @@ def test_the_result_reads_well():
         ({"cv": 1}, "cv=1 makes no folds"),
         ({"estimator": "forest"}, "'ridge', 'lasso' or an estimator"),
         ({"groups": np.arange(90) % 2, "cv": 2}, "no inner folds"),
+        ({"random_state": -1}, "random_state=-1 is not a seed"),
     ],
 )
 def test_errors_say_what_is_needed(change, match):

@@ -204,6 +204,8 @@ def test_a_grid_has_axes():
 
 @pytest.mark.parametrize("make", [cosine_cost, presence_cost, tfidf_cost])
 def test_bad_data_is_refused(make, tensor):
+    with pytest.raises(InvalidInputError, match=r"no mode \{\}"):
+        cosine_cost(np.ones((2, 2)), {})
     with pytest.raises(InvalidInputError, match="no mode 3"):
         make(tensor, 3)
     with pytest.raises(InvalidInputError, match="no mode 0"):

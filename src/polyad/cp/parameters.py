@@ -24,9 +24,6 @@ def check_rank(n_components: int, shape: Sequence[int]) -> None:
     shape : sequence of int
         Of the data.
     """
-    if isinstance(n_components, bool):
-        message = f"n_components={n_components} is not a number of components; give 1 or more."
-        raise InvalidTypeError(message)
     limit = math.prod(shape) // max(shape)
     if n_components > limit:
         # The wording of scikit-learn, which its users search for.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +13,7 @@ from sklearn.utils import check_random_state
 from polyad.exceptions import InvalidInputError
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.tensor.sparse import canonicalize
+from polyad.validation import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,9 +57,11 @@ def make_low_rank(
     ((6, 5, 4), 2)
     """
     _check_shape(shape)
-    if n_components < 1:
-        message = f"n_components={n_components} makes no tensor; give 1 or more."
+    if not _is_whole(n_components) or n_components < 1:
+        message = f"n_components={n_components!r} makes no tensor; give a whole number above zero."
         raise InvalidInputError(message)
+    _check_number("noise", noise)
+    check_seed(random_state)
     generator = check_random_state(random_state)
     draw = generator.uniform if nonnegative else generator.standard_normal
     factors = [draw(size=(size, n_components)) for size in shape]
@@ -95,9 +100,11 @@ def make_sparse(
     (100, 80, 60)
     """
     _check_shape(shape)
-    if n_draws < 1:
-        message = f"n_draws={n_draws} makes an empty tensor; give 1 or more."
+    if not _is_whole(n_draws) or n_draws < 1:
+        message = f"n_draws={n_draws!r} makes no tensor; give a whole number above zero."
         raise InvalidInputError(message)
+    _check_number("skew", skew)
+    check_seed(random_state)
     generator = check_random_state(random_state)
     coords = []
     for size in shape:
@@ -108,6 +115,17 @@ def make_sparse(
 
 
 def _check_shape(shape: Sequence[int]) -> None:
-    if len(shape) < 2 or min(shape) < 1:
-        message = f"shape={tuple(shape)} is not that of a tensor; give two or more positive sizes."
+    sizes = tuple(shape) if np.iterable(shape) else ()
+    if len(sizes) < 2 or not all(_is_whole(size) and size > 0 for size in sizes):
+        message = f"shape={shape!r} is not that of a tensor; give two or more positive sizes."
+        raise InvalidInputError(message)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+        message = f"{name}={value!r} is not usable; give a finite number that is not negative."
         raise InvalidInputError(message)

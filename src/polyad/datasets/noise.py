@@ -14,6 +14,7 @@ from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.entries import summed_coo
 from polyad.tensor.labels import LabelledTensor
 from polyad.tensor.sparse import canonicalize
+from polyad.validation import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +65,7 @@ def add_noise(X: Any, p: float, *, random_state: int | np.random.RandomState | N
     if not isinstance(p, Real) or not 0 <= float(p) <= 1:
         message = f"p={p!r} is not a probability; give a number from 0 to 1."
         raise InvalidInputError(message)
+    check_seed(random_state)
     generator = check_random_state(random_state)
     if isinstance(X, LabelledTensor):
         noisy = _noisy(X.data, float(p), generator)

@@ -355,8 +355,10 @@ def _checked_entries(
         tensor: Any = coo_array(dense) if dense.ndim else coo_array((1, 1))
     else:
         tensor = coo_array(data)
-    if tensor.ndim < 2 or not 0 <= mode < tensor.ndim:
-        message = f"There is no mode {mode} in data of shape {tensor.shape}, of two modes or more."
+    if tensor.ndim < 2 or not _is_mode(mode, tensor.ndim):
+        message = (
+            f"There is no mode {mode!r} in data of shape {tensor.shape}, of two modes or more."
+        )
         raise InvalidInputError(message)
     values = np.asarray(tensor.data, dtype=np.float64)
     if not np.all((values >= 0) & (values < np.inf)):
@@ -367,6 +369,11 @@ def _checked_entries(
         )
         raise InvalidInputError(message)
     return tensor.coords, values, tensor.shape
+
+
+def _is_mode(mode: object, n_modes: int) -> bool:
+    whole = isinstance(mode, int | np.integer) and not isinstance(mode, bool)
+    return whole and 0 <= mode < n_modes
 
 
 def number_cells(
