@@ -283,7 +283,7 @@ def check_seed(random_state: Any) -> None:
         kind = type(random_state).__name__
         message = f"random_state is a {kind}; give a whole number, a RandomState or None."
         raise InvalidTypeError(message)
-    if not 0 <= random_state < 2**32:
+    if not 0 <= int(random_state) < 2**32:
         message = f"random_state={random_state} is not a seed; give a number from 0 to 2**32 - 1."
         raise InvalidInputError(message)
 

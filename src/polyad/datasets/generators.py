@@ -126,6 +126,6 @@ def _is_whole(value: object) -> bool:
 
 
 def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
         message = f"{name}={value!r} is not usable; give a finite number that is not negative."
         raise InvalidInputError(message)

@@ -372,8 +372,9 @@ def _checked_entries(
 
 
 def _is_mode(mode: object, n_modes: int) -> bool:
-    whole = isinstance(mode, int | np.integer) and not isinstance(mode, bool)
-    return whole and 0 <= mode < n_modes
+    if not isinstance(mode, int | np.integer) or isinstance(mode, bool):
+        return False
+    return 0 <= int(mode) < n_modes
 
 
 def number_cells(
