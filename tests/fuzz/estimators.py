@@ -128,9 +128,8 @@ def _frozen(data: Data) -> list[np.ndarray]:
 
 def check_learned(fitted: Fitted) -> None:
     model, data = fitted.model, fitted.data
-    for name, value in vars(model).items():
-        if name.endswith("_") or name in model._declared():
-            finite(value, name)
+    for name in vars(model).keys() - model.get_params(deep=False).keys():
+        finite(getattr(model, name), name)
     rank = int(model.n_components)
     shapes = [factor.shape for factor in model.factors_]
     demand(shapes == [(n, rank) for n in data.values.shape], f"factors_ have the shapes {shapes}")
