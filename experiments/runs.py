@@ -1,11 +1,13 @@
 """Long runs in small units: each is stored when it is finished, and a stopped run goes on.
 
-A unit of work is a dictionary of plain values. Its results are added to it and appended to a
-file of JSON lines. Before a run, one unit of each kind is done and the time of all is estimated.
+A unit of work is a dictionary of plain values. Unit and results are a row of a csv file, which is
+kept with the tables that are made of it: a later run does what is not there, and what is deleted
+there is done again. Before a run, one unit of each kind is done and the time of all is estimated.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import platform
 import shlex
@@ -14,6 +16,7 @@ import time
 import warnings
 from contextlib import closing
 from importlib.metadata import version
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +29,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Unit = dict[str, Any]
+    Key = tuple[tuple[str, str], ...]
 
 # What tells the repeats of a kind of unit apart.
 REPEATS = ("sample", "start", "fold")
+# The first column of what came of a unit.
+_DIVIDER = "seconds"
+# Significant digits of results.
+_DIGITS = 7
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -42,45 +50,114 @@ def words(text: str) -> tuple[str, ...]:
 
 
 class Store:
-    """Finished units in a file.
+    """Finished units in a csv file, one row each.
+
+    The columns before ``seconds`` say what the unit is, with one for each entry of a dictionary in
+    it; the others say what came of it.
 
     Parameters
     ----------
     path : Path
-        A file of JSON lines; its folder is made.
+        The file; its folder is made.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._done: dict[str, Unit] = {}
+        self._unit_columns: list[str] = []
+        self._result_columns: list[str] = [_DIVIDER]
+        self._done: dict[Key, Unit] = {}
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                # The last line may be cut where a run was stopped: that unit is done again.
-                try:
-                    record = json.loads(line)
-                except json.JSONDecodeError:
-                    continue
-                self._done[_key(record["unit"])] = record
+            self._read()
 
     def __contains__(self, unit: Unit) -> bool:
-        return _key(unit) in self._done
+        return _key(_cells(unit)) in self._done
 
     def add(self, unit: Unit, result: Unit) -> None:
         """Append a finished unit."""
-        record = {"unit": unit, "result": result}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-        self._done[_key(unit)] = record
+        cells, outcome = _cells(unit), _rounded(result)
+        self._done[_key(cells)] = outcome
+        columns = (set(self._unit_columns), set(self._result_columns))
+        self._unit_columns += [name for name in cells if name not in columns[0]]
+        self._result_columns += [name for name in outcome if name not in columns[1]]
+        if columns != (set(self._unit_columns), set(self._result_columns)):
+            self._rewrite()
+            return
+        line = StringIO()
+        csv.writer(line, lineterminator="\n").writerow(self._row(cells, outcome))
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            file.write(line.getvalue())
 
     def table(self, units: Iterable[Unit]) -> pd.DataFrame:
         """Return the finished ones among some units, one row each: the unit and its results."""
-        rows = [self._done[_key(unit)] for unit in units if unit in self]
-        return pd.DataFrame([{**_flat(row["unit"]), **row["result"]} for row in rows])
+        found = [unit for unit in units if unit in self]
+        return pd.DataFrame([{**_flat(unit), **self._done[_key(_cells(unit))]} for unit in found])
+
+    def _read(self) -> None:
+        text = self.path.read_text(encoding="utf-8")
+        # The last line may be cut where a run was stopped: that unit is done again.
+        whole = text[: text.rfind("\n") + 1]
+        head, *rows = csv.reader(StringIO(whole, newline="")) if whole else [[_DIVIDER]]
+        first = head.index(_DIVIDER)
+        self._unit_columns, self._result_columns = head[:first], head[first:]
+        for row in rows:
+            if len(row) == len(head):
+                named = list(zip(head, row, strict=True))
+                cells = {name: cell for name, cell in named[:first] if cell}
+                outcome = {name: _value(cell) for name, cell in named[first:] if cell}
+                self._done[_key(cells)] = outcome
+        if whole != text:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Write the file anew; the old one stays until the new one is complete."""
+        new = self.path.with_suffix(".new")
+        with new.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow([*self._unit_columns, *self._result_columns])
+            writer.writerows(self._row(dict(key), outcome) for key, outcome in self._done.items())
+        new.replace(self.path)
+
+    def _row(self, cells: dict[str, str], outcome: Unit) -> list[str]:
+        known = [cells.get(name, "") for name in self._unit_columns]
+        return known + [
+            _text(outcome[name]) if name in outcome else "" for name in self._result_columns
+        ]
 
 
-def _key(unit: Unit) -> str:
-    return json.dumps(unit, sort_keys=True)
+def _cells(unit: Unit, prefix: str = "") -> dict[str, str]:
+    """Return the cells of a unit, with a column for each entry of a dictionary in it."""
+    cells: dict[str, str] = {}
+    for name, value in unit.items():
+        if isinstance(value, dict):
+            cells |= _cells(value, f"{prefix}{name}.")
+        else:
+            cells[prefix + name] = _text(value)
+    return cells
+
+
+def _key(cells: dict[str, str]) -> Key:
+    return tuple(sorted(cells.items()))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _value(cell: str) -> Any:
+    try:
+        return json.loads(cell)
+    except json.JSONDecodeError:
+        return cell
+
+
+def _rounded(value: Any) -> Any:
+    """Round the floats of a result to the digits that are kept."""
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 
 def _flat(unit: Unit) -> Unit:
@@ -92,7 +169,8 @@ def _flat(unit: Unit) -> Unit:
 
 def kind_of(unit: Unit) -> str:
     """Return what units that differ only in sample, start and fold have in common."""
-    return _key({name: value for name, value in unit.items() if name not in REPEATS})
+    kind = {name: value for name, value in unit.items() if name not in REPEATS}
+    return json.dumps(kind, sort_keys=True)
 
 
 def run_units(

@@ -5,8 +5,8 @@
 Eight matrices of 256 samples and 500 features, of rank 10 behind a quantile transform of each
 feature, plus the positive part of Gaussian noise of standard deviation 10. Varied: the batches of
 QMF, the inner iterations of QMFQ, the number of quantiles of both. Also told is the divergence of
-the data without its noise, which no method has seen. Finished fits are kept in
-``runs/noisy.jsonl``; figures go to ``runs/``, numbers to ``RESULTS.md``.
+the data without its noise, which no method has seen. Finished fits are kept in ``noisy.csv``;
+figures go to ``runs/``, numbers to ``RESULTS.md``.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def plot(tables: dict[str, pd.DataFrame], path: Path) -> None:
 def main() -> None:
     """Run what the command line asks for."""
     options = read_options()
-    store = Store(RUNS / "noisy.jsonl")
+    store = Store(HERE / "noisy.csv")
     kinds = make_kinds(options)
     own = make_units([kind for panel in kinds.values() for kind in panel], options)
     run_units(own, do_unit, store, jobs=options.jobs, max_minutes=options.max_minutes)

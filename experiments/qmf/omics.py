@@ -12,7 +12,7 @@ reconstructions get the unit of the data).
 * ``predict``: five folds. Everything is fitted to the training folds; the others are projected:
   their divergence, and the accuracy of a logistic regression on the factors.
 
-Finished units are kept in ``runs/omics.jsonl``; figures go to ``runs/``, results to ``RESULTS.md``.
+Finished units are kept in ``omics.csv``; figures go to ``runs/``, results to ``RESULTS.md``.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def classify(scores: np.ndarray, classes: np.ndarray, new: np.ndarray) -> np.nda
 def main() -> None:
     """Run what the command line asks for."""
     options = read_options()
-    store = Store(RUNS / "omics.jsonl")
+    store = Store(HERE / "omics.csv")
     for part in PARTS:
         if part not in options.parts:
             continue

@@ -5,7 +5,7 @@
 A matrix of rank 8 behind a hard quantile transform of each of its 160 features, 80 samples. NMF
 (scikit-learn's updates for the Kullback-Leibler divergence, and those for squares, which the code
 of the paper uses), QMF and QMFQ with 8 quantiles and the same rank. Finished fits are kept in
-``runs/toy.jsonl``; figures go to ``runs/``, numbers to ``RESULTS.md``.
+``toy.csv``; figures go to ``runs/``, numbers to ``RESULTS.md``.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def plot_quantiles(table: pd.DataFrame, options: argparse.Namespace, path: Path)
 def main() -> None:
     """Run what the command line asks for."""
     options = read_options()
-    store = Store(RUNS / "toy.jsonl")
+    store = Store(HERE / "toy.csv")
     own = make_units(options)
     # One process: times are measured.
     run_units(own, do_unit, store, jobs=1, max_minutes=options.max_minutes)

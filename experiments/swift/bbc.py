@@ -6,8 +6,8 @@
 3 : 1 : 1. The training articles are factorized without their classes, the others are projected,
 and a lasso logistic regression on the article factor predicts the class. Everything that the
 paper leaves open is settled by the part ``develop`` on articles that the evaluation never sees
-(`bbc_develop`). Finished units of work are kept in ``runs/bbc.jsonl``: a run that was stopped
-goes on. Results go to ``RESULTS.md``, figures to ``runs/``.
+(`bbc_develop`). Finished units of work are kept in ``bbc.csv``: a run that was stopped goes on.
+Results go to ``RESULTS.md``, figures to ``runs/``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Run what the command line asks for."""
     options = read_options()
-    store = Store(RUNS / "bbc.jsonl")
+    store = Store(HERE / "bbc.csv")
     for part in PARTS:
         if part not in options.parts:
             continue

@@ -7,7 +7,7 @@ The outcome is a diagnosis that is taken out of the tensor together with every m
 ever given for it. The training patients are factorized, the others projected, and a lasso logistic
 regression on the patient factor predicts the outcome; the score is the area under the
 precision-recall curve. Parameters are chosen on another population (2017). Finished units are kept
-in ``runs/ehr.jsonl``; results go to ``RESULTS.md``.
+in ``ehr.csv``; results go to ``RESULTS.md``.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def load_settings(names: tuple[str, ...]) -> dict[str, Any]:
 def main() -> None:
     """Run what the command line asks for."""
     options = read_options()
-    store = Store(RUNS / "ehr.jsonl")
+    store = Store(HERE / "ehr.csv")
     for part in PARTS:
         if part not in options.parts:
             continue

@@ -6,7 +6,7 @@ As the paper's Figure 5, on synthetic patients: `WassersteinCP` (exact transport
 number of Sinkhorn steps), the paper's algorithm in NumPy, and the direct method of its appendix as
 long as that fits into memory. One sweep over the factors follows each transport, for all alike.
 Measurements that others on the machine disturb are repeated. Finished measurements are kept in
-``runs/scaling.jsonl``; the figure goes to ``runs/scaling.png``, the numbers to ``RESULTS.md``.
+``scaling.csv``; the figure goes to ``runs/scaling.png``, the numbers to ``RESULTS.md``.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def plot(table: pd.DataFrame, path: Path) -> None:
 def main() -> None:
     """Run what the command line asks for."""
     options = read_options()
-    store = Store(RUNS / "scaling.jsonl")
+    store = Store(HERE / "scaling.csv")
     own = make_units(options)
     # One process: times are measured.
     run_units(own, do_unit, store, jobs=1, max_minutes=options.max_minutes)

@@ -378,7 +378,7 @@ def omics_table(tmp_path, X, part, methods, monkeypatch):
             methods=",".join(methods),
         )
     )
-    store = Store(tmp_path / "units.jsonl")
+    store = Store(tmp_path / "units.csv")
     units = omics.make_units(part, options)
     for unit in units:
         store.add(unit, omics.do_unit(unit))
@@ -426,7 +426,7 @@ def test_units_and_tables_of_the_toy(tmp_path):
     names = ("NMF KL", "NMF squares", "QMF", "QMFQ")
     small = {"samples": 2, "features": 12, "individuals": 15, "iterations": 6}
     options = toy.read_options(arguments(**small, methods=",".join(names)))
-    store = Store(tmp_path / "toy.jsonl")
+    store = Store(tmp_path / "toy.csv")
     units = toy.make_units(options)
     for unit in units:
         # The runs add the time of a unit under this name.
@@ -452,7 +452,7 @@ def test_units_and_tables_of_the_noisy_study(tmp_path):
     units = noisy.make_units([kind for panel in kinds.values() for kind in panel], options)
     # The baseline is in all panels and fitted once.
     assert sum(unit["method"] == noisy.BASE for unit in units) == 2
-    store = Store(tmp_path / "noisy.jsonl")
+    store = Store(tmp_path / "noisy.csv")
     for unit in units:
         store.add(unit, {**noisy.do_unit(unit), "seconds": 0.0})
     tables = {panel: noisy.panel_table(store, part, options) for panel, part in kinds.items()}
