@@ -3,7 +3,10 @@ import json
 import math
 import os
 import pickle
+import struct
+import tracemalloc
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -206,3 +209,123 @@ def test_a_flipped_bit_is_seen(tmp_path):
 def test_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_archive(tmp_path / "nothing", "test")
+
+
+# Files that would take far more memory than their own size, and paths that are no files.
+
+
+def overlapping(path, *, n_members=40, size=200_000):
+    """Write an archive whose arrays lie one inside of the other, as in a zip bomb."""
+    parts, rest = [], np.zeros(size, dtype="u1").tobytes()
+    for number in reversed(range(n_members)):
+        name = f"array{number}.npy".encode()
+        shell = io.BytesIO()
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(rest),)}
+        np.lib.format.write_array_header_1_0(shell, header)
+        body = shell.getvalue() + rest
+        local = struct.pack(
+            "<4s2B4HL2L2H",
+            *(b"PK\3\4", 20, 0, 0, 0, 0, 33, zlib.crc32(body), len(body), len(body)),
+            *(len(name), 0),
+        )
+        parts.append((name, body, len(local) + len(name) + shell.tell()))
+        rest = local + name + body
+    manifest = json.dumps(
+        {
+            **{"format": "polyad", "kind": "test", "version": 1},
+            "content": {f"a{k}": {"~": "array", "name": f"array{k}.npy"} for k in range(n_members)},
+        }
+    ).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("manifest.json", manifest)
+        start = archive.fp.tell()
+        archive.fp.write(rest)
+        place = start
+        for name, body, header in reversed(parts):
+            info = zipfile.ZipInfo(name.decode())
+            info.CRC, info.header_offset = zlib.crc32(body), place
+            info.file_size = info.compress_size = len(body)
+            archive.filelist.append(info)
+            place += header
+        archive.start_dir = archive.fp.tell()
+        archive._didModify = True
+
+
+def peak_of(function):
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFileError) as caught:
+            function()
+        return tracemalloc.get_traced_memory()[1], str(caught.value)
+    finally:
+        tracemalloc.stop()
+
+
+def test_members_that_share_bytes_are_refused(tmp_path):
+    overlapping(tmp_path / "f")
+    peak, message = peak_of(lambda: read_archive(tmp_path / "f", "test"))
+    assert "shares its bytes" in message
+    assert peak < 2 * (tmp_path / "f").stat().st_size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" + "[]," * 10**6 + "[]]",
+        "[" + '{"":0},' * 10**6 + "0]",
+        "[" * 10**6,
+        '{"a":' * 10**6,
+        "9" * 10**6,
+        "[" + "1e999," * 10**5 + "1]",
+    ],
+)
+def test_a_manifest_takes_little_more_memory_than_its_size(tmp_path, text):
+    with zipfile.ZipFile(tmp_path / "f", "w") as archive:
+        archive.writestr("manifest.json", text)
+    peak, message = peak_of(lambda: read_archive(tmp_path / "f", "test"))
+    assert "not a whole polyad file" in message
+    assert len(message) < 600
+    assert peak < 20 * len(text)
+
+
+def test_one_array_named_a_million_times_is_read_once(tmp_path):
+    pointer = {"~": "array", "name": "array0.npy"}
+    forge(tmp_path / "f", {"a": [pointer] * 10**5}, [("array0.npy", npy(np.zeros(10**4)))])
+    arrays = read_archive(tmp_path / "f", "test")["a"]
+    assert len(arrays) == 10**5
+    assert all(array is arrays[0] for array in arrays)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999999999999,), }",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (0, 99999999999999999999), }",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (-1, -3), }",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': 3, }",
+        "{'descr': '|V999999999', 'fortran_order': False, 'shape': (3,), }",
+        "{'descr': [('a', [('b', '|O')])], 'fortran_order': False, 'shape': (3,), }",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (" + "1, " * 200 + "3), }",
+        "(" * 300,
+        "__import__('os').system('touch exploited')",
+    ],
+)
+def test_absurd_headers_of_arrays_are_refused(tmp_path, header):
+    member = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + b"abc"
+    forge(tmp_path / "f", POINTER, [("array0.npy", member)])
+    with pytest.raises(ModelFileError, match="not a whole polyad file"):
+        read_archive(tmp_path / "f", "test")
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(ModelFileError, match="no file, but a folder, a pipe or a device"):
+            read_archive(path, "test")
+
+
+def test_links_to_files_are_read(tmp_path):
+    write_archive(tmp_path / "f", "test", {"a": 1})
+    (tmp_path / "link").symlink_to(tmp_path / "f")
+    assert read_archive(tmp_path / "link", "test") == {"a": 1}

@@ -11,11 +11,12 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import struct
 import tokenize
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,16 @@ from polyad.exceptions import InvalidTypeError, ModelFileError, Status
 from polyad.files import read_path, replacing
 from polyad.fitting.history import History
 
-if TYPE_CHECKING:
-    import os
-
 FORMAT = "polyad"
 VERSION = 1
 _MANIFEST = "manifest.json"
 _TAG = "~"
+# Lists and dicts take far more memory than the two characters that the shortest of them are. Those
+# that are written have content, and a line for each item.
+_BYTES_PER_CONTAINER = 16
+_FEW_CONTAINERS = 10_000
+# Bytes before the name and the content of a member.
+_LOCAL_HEADER = 30
 # What a damaged file makes the readers of zip, JSON and arrays raise.
 _UNREADABLE = (
     *(zipfile.BadZipFile, tokenize.TokenError, struct.error, ArithmeticError, AttributeError),
@@ -77,10 +81,15 @@ def read_archive(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     FileNotFoundError
         If there is no file at ``path``.
     """
-    with open(read_path(path), "rb") as stream:
+    plain = read_path(path)
+    if plain.exists() and not plain.is_file():  # a pipe would have us wait for its other end
+        raise _damaged(path, "it is no file, but a folder, a pipe or a device")
+    with open(plain, "rb") as stream:
         try:
             with zipfile.ZipFile(stream) as archive:
-                reader = _Reader(archive, _checked_members(archive, path))
+                sizes = _checked_members(archive, path)
+                _check_places(archive, path, os.fstat(stream.fileno()).st_size)
+                reader = _Reader(archive, sizes)
                 manifest = _read_manifest(archive, path, kind)
                 content = reader.decode(manifest["content"])
         except ModelFileError:
@@ -106,8 +115,27 @@ def _checked_members(archive: zipfile.ZipFile, path: object) -> dict[str, int]:
     return sizes
 
 
+def _check_places(archive: zipfile.ZipFile, path: object, size: int) -> None:
+    """Refuse members that share bytes: they would take more memory than the file has.
+
+    The list of the members, at the end of the file, is not among them.
+    """
+    free = 0
+    for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
+        header = _LOCAL_HEADER + len(info.orig_filename.encode())
+        if info.header_offset < free or info.compress_size != info.file_size:
+            raise _damaged(path, f"member {info.filename!r} shares its bytes with another")
+        free = info.header_offset + header + info.file_size
+    if free > size:
+        raise _damaged(path, "its members are larger than the file")
+
+
 def _read_manifest(archive: zipfile.ZipFile, path: object, kind: str) -> dict[str, Any]:
-    manifest = json.loads(archive.read(_MANIFEST))
+    text = archive.read(_MANIFEST)
+    n_containers = text.count(b"[") + text.count(b"{")
+    if n_containers > _FEW_CONTAINERS + len(text) // _BYTES_PER_CONTAINER:
+        raise _damaged(path, f"its {_MANIFEST} would take many times its size in memory")
+    manifest = json.loads(text)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise _damaged(path, "it does not say that polyad wrote it")
     version = manifest.get("version")
@@ -223,4 +251,4 @@ def _parse_array(name: str, data: bytes, size: int) -> np.ndarray:
 
 
 def _damaged(path: object, detail: str) -> ModelFileError:
-    return ModelFileError(f"{path} is not a whole polyad file: {detail}.")
+    return ModelFileError(f"{path} is not a whole polyad file: {detail:.300}.")
