@@ -17,10 +17,17 @@ from scipy.sparse import coo_array
 from sklearn.exceptions import NotFittedError
 
 import polyad
-from polyad import CP, KruskalTensor, LabelledTensor, Status
+from polyad import CP, QMF, GeneralizedCP, KruskalTensor, LabelledTensor, Status
+from polyad.cp.generalized import BetaDivergenceLoss, CustomLoss, GaussianLoss, HuberLoss
 from polyad.datasets import make_low_rank, make_sparse
-from polyad.exceptions import InvalidTypeError, ModelFileError, PolyadError
+from polyad.exceptions import (
+    InvalidInputError,
+    InvalidTypeError,
+    ModelFileError,
+    PolyadError,
+)
 from polyad.fitting.archive import write_archive
+from polyad.quantile.divergence import KullbackLeibler
 
 DATA = Path(__file__).parent.parent / "data"
 SHAPE = (7, 5, 4)
@@ -239,6 +246,56 @@ def test_code_and_places_of_one_machine_are_left_out(tmp_path):
 def test_what_cannot_be_saved_is_named(tmp_path):
     with pytest.raises(InvalidTypeError, match=r"parameters\.init.*object"):
         CP(2, init=object()).save(tmp_path / "m.polyad")
+    assert os.listdir(tmp_path) == []
+
+
+class OwnLoss(GaussianLoss):
+    """Half the loss of its parent, under the same name."""
+
+    def value(self, x, m):
+        return 0.5 * super().value(x, m)
+
+    def derivative(self, x, m):
+        return 0.5 * super().derivative(x, m)
+
+
+class Unnamed(OwnLoss):
+    name = "mine"
+
+
+@pytest.mark.parametrize(
+    "loss", [OwnLoss(), Unnamed(), CustomLoss(lambda x, m: (x - m) ** 2, lambda x, m: 2 * (m - x))]
+)
+def test_a_loss_of_ones_own_is_set_again_after_loading(tmp_path, loss):
+    model = GeneralizedCP(2, loss=loss, random_state=0, max_iter=300).fit(dense())
+    loaded = reload(reload(model, tmp_path), tmp_path)
+    assert same(loaded.factors_, model.factors_)
+    with pytest.raises(InvalidInputError, match=r"of your own.*set_params\(loss="):
+        loaded.transform(dense())
+    features = loaded.set_params(loss=loss).transform(dense())
+    np.testing.assert_array_equal(features, model.transform(dense()))
+
+
+@pytest.mark.parametrize(
+    "loss", ["poisson", "bernoulli", HuberLoss(0.7), BetaDivergenceLoss(beta=0.5), GaussianLoss()]
+)
+def test_losses_of_polyad_are_kept(tmp_path, loss):
+    loaded = reload(GeneralizedCP(2, loss=loss), tmp_path)
+    assert type(loaded.loss) is type(loss)
+    assert loaded.loss == loss or vars(loaded.loss) == vars(loss)
+
+
+def test_a_divergence_of_ones_own_is_set_again_after_loading(tmp_path):
+    loaded = reload(QMF(2, divergence=KullbackLeibler()), tmp_path)
+    assert reload(loaded, tmp_path).divergence == "custom"
+    with pytest.raises(InvalidInputError, match=r"of your own.*set_params\(divergence="):
+        loaded.fit(np.abs(dense()[0]))
+
+
+def test_a_model_that_fit_would_refuse_is_not_saved(tmp_path):
+    for model in (CP(2, tol=-1.0), CP(2, max_iter="many"), GeneralizedCP(2, loss="unknown")):
+        with pytest.raises(ValueError, match=r"tol|max_iter|loss"):
+            model.save(tmp_path / "m.polyad")
     assert os.listdir(tmp_path) == []
 
 

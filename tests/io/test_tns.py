@@ -1,6 +1,7 @@
 """The FROSTT text format: round trips, compression, atomic writes, and errors with line numbers."""
 
 import gzip
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -259,3 +260,57 @@ def test_write_replaces_a_file(tmp_path, small):
     write_tns(tmp_path / "a.tns", small * 2)
     np.testing.assert_array_equal(read_tns(tmp_path / "a.tns").data, small.data * 2)
     assert [p.name for p in tmp_path.iterdir()] == ["a.tns"]
+
+
+# Files and shapes of strangers.
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("1 " * 65 + "1\n", "at most 64 modes"),
+        ("1 " * 10_000 + "1\n", "at most 64 modes"),
+        ("1 1 1\n" + "1 " * 10_000 + "1\n", "line 2: 10001 columns"),
+        ("9" * 6000 + " 1 1\n", "exceeds the range"),
+        ("1 1 " + "x" * 10_000 + "\n", r"'x+'... \(10000 characters\) is not a number"),
+        ("1 " + "x" * 10_000 + " 1\n", r"'x+'... \(10000 characters\) of mode 1"),
+        ("x" * 10_000 + "\n", "1 columns"),
+        ("1 " * 2**20 + "1\n", "a line of more than"),
+        ("1 1 1\n" + "#" * 2**21 + "\n", "a line of more than"),
+        ("1 1 \xff\xfe\n", "is not a number"),
+        ("1 1 \0\n", "is not a number"),
+        ("-1 1 1\n", "is below index_base"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.tns", "a.tns.gz"])
+def test_hostile_text_gets_a_short_error(tmp_path, text, reason, name):
+    data = text.encode("latin-1")
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(InvalidInputError, match=reason) as caught:
+        read_tns(tmp_path / name)
+    assert len(str(caught.value)) < 300 + len(str(tmp_path))
+
+
+def test_a_line_without_end_is_not_taken_into_memory(tmp_path):
+    (tmp_path / "a.tns.gz").write_bytes(gzip.compress(b"1 " * 2**24))
+    tracemalloc.start()
+    with pytest.raises(InvalidInputError, match="a line of more than"):
+        read_tns(tmp_path / "a.tns.gz")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**23
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(-3, 4), (0, 4), (10**30, 4), (2.5, 4), (True, 4), "ab", 5, (5,), (), (2,) * 65, (None, 3)],
+)
+def test_absurd_shapes_are_refused_before_reading(tmp_path, shape):
+    with pytest.raises(InvalidInputError, match="is not the shape of a tensor") as caught:
+        read_tns(tmp_path / "there is no such file.tns", shape=shape)
+    assert len(str(caught.value)) < 300
+
+
+def test_shapes_beyond_64_bits_of_cells(tmp_path):
+    (tmp_path / "a.tns").write_text("1 1 1\n")
+    assert read_tns(tmp_path / "a.tns", shape=(10**18, 10**18)).shape == (10**18, 10**18)

@@ -13,6 +13,7 @@ import os
 import re
 import warnings
 import zlib
+from numbers import Integral
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _LARGEST = np.iinfo(np.int64).max
 _LINES_PER_WRITE = 65_536
+_MOST_DIGITS = 19
+_MOST_MODES = 64  # of an array of NumPy
+_BLOCK = 1 << 20
+# How much of a file a message shows.
+_SHOWN = 40
 
 # Never fails to decode: only comments can hold anything but ASCII.
 _ENCODING = "latin-1"
@@ -69,8 +75,10 @@ def read_tns(
     ((2, 1, 3), [0.5, 2.0])
     """
     _check_index_base(index_base)
+    shape = _read_shape(shape)
     path = Path(path)
     try:
+        _check_lines(path)
         n_modes = _count_modes(path, shape)
         fields = [(f"mode{mode}", np.int64) for mode in range(n_modes)] + [("value", np.float64)]
         with warnings.catch_warnings():
@@ -139,6 +147,24 @@ def _check_index_base(index_base: int) -> None:
         raise InvalidInputError(message)
 
 
+def _read_shape(shape: Any) -> tuple[int, ...] | None:
+    """Return the shape that was asked for, or say why no tensor has it."""
+    if shape is None:
+        return None
+    sizes = tuple(shape) if isinstance(shape, list | tuple) else ()
+    is_sound = 2 <= len(sizes) <= _MOST_MODES and all(
+        isinstance(size, Integral) and not isinstance(size, bool) and 0 < int(size) <= _LARGEST
+        for size in sizes
+    )
+    if not is_sound:
+        message = (
+            f"shape={shape!r:.100} is not the shape of a tensor: give 2 to {_MOST_MODES} whole "
+            "numbers, each 1 or more and below 2**63, or None for the largest indices."
+        )
+        raise InvalidInputError(message)
+    return tuple(int(size) for size in sizes)
+
+
 def _as_entries(tensor: object) -> coo_array[Any, Any]:
     """Return the entries to write, checked to be readable again."""
     data: Any = tensor.data if isinstance(tensor, LabelledTensor) else tensor
@@ -183,10 +209,30 @@ def _text_blocks(entries: coo_array[Any, Any], index_base: int) -> Iterator[byte
         yield "".join(map(line.__mod__, rows)).encode()
 
 
+def _opener(path: Path) -> Any:
+    return gzip.open if path.suffix == ".gz" else open
+
+
+def _check_lines(path: Path) -> None:
+    """Refuse a file with a line that has no end, which readers would take into memory whole."""
+    with _opener(path)(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            if len(block) == _BLOCK and b"\n" not in block and b"\r" not in block:
+                message = (
+                    f"{path} has a line of more than {_BLOCK} characters. It is not a tensor in "
+                    "text, which has a line for each entry."
+                )
+                raise InvalidInputError(message)
+
+
+def _shown(text: str) -> str:
+    """Quote a part of a file, of which only the beginning where it is long."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}... ({len(text)} characters)"
+
+
 def _data_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the number and the fields of each line that holds data."""
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding=_ENCODING) as file:
+    with _opener(path)(path, "rt", encoding=_ENCODING) as file:
         for number, line in enumerate(file, start=1):
             fields = line.partition("#")[0].split()
             if fields:
@@ -203,8 +249,14 @@ def _count_modes(path: Path, shape: tuple[int, ...] | None) -> int:
         return len(shape)
     if len(fields) < 3:
         message = (
-            f"{path}, line {number}: {len(fields)} columns, {fields}. A line needs at least two "
-            "indices and a value, separated by white space."
+            f"{path}, line {number}: {len(fields)} columns, {_shown(' '.join(fields))}. A line "
+            "needs at least two indices and a value, separated by white space."
+        )
+        raise InvalidInputError(message)
+    if len(fields) - 1 > _MOST_MODES:
+        message = (
+            f"{path}, line {number}: {len(fields)} columns. A tensor has at most {_MOST_MODES} "
+            "modes, a column for each, and a value."
         )
         raise InvalidInputError(message)
     return len(fields) - 1
@@ -221,7 +273,7 @@ def _explain(
         problem = _line_problem(fields, n_modes, shape, index_base)
         if problem is not None:
             return InvalidInputError(f"{path}, line {number}: {problem}")
-    return InvalidInputError(f"{path} cannot be read: {reason}")
+    return InvalidInputError(f"{path} cannot be read: {reason:.150}")
 
 
 def _line_problem(
@@ -235,14 +287,14 @@ def _line_problem(
     for mode, text in enumerate(fields[:-1]):
         problem = _index_problem(text, None if shape is None else shape[mode], index_base)
         if problem is not None:
-            return f"index {text!r} of mode {mode} {problem}"
+            return f"index {_shown(text)} of mode {mode} {problem}"
     try:
         # Python reads 1_000 as a number; the format does not.
         value = float(fields[-1].replace("_", "x"))
     except ValueError:
-        return f"value {fields[-1]!r} is not a number."
+        return f"value {_shown(fields[-1])} is not a number."
     if not math.isfinite(value):
-        return f"value {fields[-1]!r} is not finite or exceeds the range of float64."
+        return f"value {_shown(fields[-1])} is not finite or exceeds the range of float64."
     return None
 
 
@@ -250,6 +302,8 @@ def _index_problem(text: str, length: int | None, index_base: int) -> str | None
     """Return what is wrong with an index of a mode of some length, None if nothing is."""
     if _INTEGER.fullmatch(text) is None:
         return "is not an integer."
+    if len(text.lstrip("+-0")) > _MOST_DIGITS:  # Python does not turn any number of digits into one
+        return "exceeds the range of 64-bit integers."
     index = int(text)
     if index < index_base:
         hint = " Give index_base=0 if the file counts from 0." if index == 0 else ""
