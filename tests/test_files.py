@@ -1,5 +1,7 @@
 """Files that are replaced whole or not at all."""
 
+import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -8,7 +10,7 @@ import sys
 import pytest
 
 from polyad.exceptions import InvalidTypeError
-from polyad.files import replacing
+from polyad.files import held, replacing
 
 
 def mode_of(path):
@@ -155,7 +157,7 @@ def test_a_link_stays_a_link_and_its_target_is_replaced(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from polyad.files import replacing
+from polyad.files import held, replacing
 with replacing(sys.argv[1]) as stream:
     stream.write(b"half")
     stream.flush()
@@ -186,3 +188,70 @@ def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
 def test_what_is_no_path_is_refused(path):
     with pytest.raises(InvalidTypeError, match="The path is a"), replacing(path):
         pass
+
+
+# One writer at a time.
+
+
+def test_a_file_is_held_by_one(tmp_path):
+    path = tmp_path / "file"
+    with held(path):
+        with pytest.raises(BlockingIOError), held(path):
+            pass
+        with held(tmp_path / "another"), replacing(path) as stream:
+            stream.write(b"new")
+        # The lock is not lost with the file that was replaced, nor by the one that was refused.
+        with pytest.raises(BlockingIOError), held(path):
+            pass
+    with held(path):
+        pass
+    assert os.listdir(tmp_path) == ["file"]
+
+
+HOLDER = """
+import sys, time
+from polyad.files import held
+with held(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_held_is_free(tmp_path):
+    path = tmp_path / "file"
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"held\n"
+    with pytest.raises(BlockingIOError), held(path):
+        pass
+    process.kill()
+    process.communicate()
+    with held(path):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_that_was_removed_meanwhile_is_taken_again(tmp_path, monkeypatch):
+    real, calls = fcntl.flock, []
+
+    def removed_first(handle, operation):
+        if not calls:
+            for name in os.listdir(tmp_path):
+                os.unlink(tmp_path / name)
+        calls.append(handle)
+        real(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    with held(tmp_path / "file"):
+        assert len(calls) == 2
+        with pytest.raises(BlockingIOError), held(tmp_path / "file"):
+            pass
+
+
+def test_where_the_file_system_has_no_locks_nothing_is_held(tmp_path, monkeypatch):
+    def refuse(*_args):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with held(tmp_path / "file"), held(tmp_path / "file"):
+        pass
+    assert os.listdir(tmp_path) == []

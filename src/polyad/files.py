@@ -1,4 +1,4 @@
-"""Writing a file so that a crash leaves the old one or the new one, whole."""
+"""Writing a file so that a crash leaves the old one or the new one, whole; one writer at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import re
+import sys
 import tempfile
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from polyad.exceptions import InvalidTypeError
+
+if sys.platform != "win32":
+    import fcntl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +60,63 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+@contextmanager
+def held(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep others from holding the same file, in this process or another, while the block runs.
+
+    The system forgets a process that has died, and what it held. Where the system has no such
+    locks, nothing is held.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, which need not exist. Its folder must be writable.
+
+    Raises
+    ------
+    BlockingIOError
+        If another holds it.
+    """
+    target = Path(os.path.realpath(read_path(path)))
+    if sys.platform == "win32":
+        yield
+        return
+    # The file itself is replaced while it is held, so that a second one beside it is locked.
+    name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:8]
+    beside = target.parent / f".{target.name[:40]}.{name}.polyad.lock"
+    handle = _lock(beside)
+    try:
+        yield
+    finally:
+        # While it is still locked: nobody else can have taken it over.
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        os.close(handle)
+
+
+def _lock(path: Path) -> int:
+    """Return an open file that is locked, and is the one that others find under its name."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise
+        except OSError:  # a file system without locks
+            return handle
+        if _is_file_at(path, handle):
+            return handle
+        os.close(handle)  # removed by the one that held it, between the opening and the lock
+
+
+def _is_file_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def _mode_of(target: Path) -> int:

@@ -277,9 +277,6 @@ class CP(CPFamily):
     def _solver(self, problem: Problem, fixed_modes: list[int]) -> AlternatingLeastSquares:
         return AlternatingLeastSquares(problem, ridge=self.ridge, fixed_modes=fixed_modes)
 
-    def _own_identity(self) -> dict[str, Any]:
-        return {"ridge": float(self.ridge)}
-
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
         super()._store(solver, result)
         self._online_sums = None

@@ -23,8 +23,8 @@ from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
 from polyad.exceptions import InvalidInputError, NumericalError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
-from polyad.fitting.checkpoint import digest
 from polyad.fitting.driver import FitError, read_callbacks
+from polyad.fitting.identity import UNCOUNTED, fit_identity
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.tensor.products import kruskal_to_dense
@@ -66,6 +66,8 @@ class CPFamily(TensorEstimator):
     _learned: ClassVar[dict[str, saving.Rule]] = {
         "_lengths": saving.per_mode(saving.array("R", low=0.0), first=1),
     }
+    #: Parameters that a checkpoint need not agree with.
+    _uncounted: ClassVar[frozenset[str]] = UNCOUNTED
 
     # The lengths that the columns of the modes other than the samples had during the fit.
     _lengths: list[Array]
@@ -101,10 +103,6 @@ class CPFamily(TensorEstimator):
     @abstractmethod
     def _rows(self, problem: Any) -> Array:
         """Return the coefficients of samples on the components."""
-
-    @abstractmethod
-    def _own_identity(self) -> dict[str, Any]:
-        """Return the parameters of the member that a checkpoint must agree with."""
 
     def _informed_solver(
         self, given: TensorInput, y: Any, problem: Any, fixed_modes: list[int]
@@ -240,6 +238,7 @@ class CPFamily(TensorEstimator):
                 f"n_components={self.n_components}. Use warm_start=False."
             )
             raise InvalidInputError(message)
+        identity = self._identity(given, y)
         with thread_limit(self.n_jobs):
             problem = self._problem(given)
             if self.missing == "unobserved" and given.is_sparse and given.data.nnz == 0:
@@ -256,7 +255,7 @@ class CPFamily(TensorEstimator):
             solver = self._informed_solver(given, y, problem, fixed)
             broken: FitError | None = None
             try:
-                result = self._run(solver, self.init if earlier is None else earlier)
+                result = self._run(solver, self.init if earlier is None else earlier, identity)
             except FitError as error:
                 broken, result = error, error.result
             self._store(solver, result)
@@ -265,7 +264,9 @@ class CPFamily(TensorEstimator):
         if broken is not None:
             raise broken
 
-    def _run(self, solver: FactorSolver[Any], init: Any) -> FitResult[Any]:
+    def _run(
+        self, solver: FactorSolver[Any], init: Any, identity: dict[str, Any]
+    ) -> FitResult[Any]:
         """Fit from each start and return the best."""
         problem = solver.problem
         init = self._read_init(problem, init)
@@ -287,8 +288,13 @@ class CPFamily(TensorEstimator):
         checkpoint = Checkpoint.of(self.checkpoint)
         resumable = None
         if checkpoint is not None:
-            resumable = Resumable(checkpoint, self._identity(solver), solver.state_type)
+            resumable = Resumable(checkpoint, identity, lambda: self._begin(solver, "random", 0, 0))
         return fit_best(solver, start, seeds, options, resumable=resumable)
+
+    def _identity(self, data: Any, y: Any = None) -> dict[str, Any]:
+        """Return what must be the same for a checkpoint to be of the same fit."""
+        parameters = self.get_params(deep=False)
+        return fit_identity(type(self), parameters, {"data": data, "y": y}, self._uncounted)
 
     def _begin(self, solver: FactorSolver[Any], init: Any, number: int, seed: int) -> Any:
         """Return the state that a restart begins with."""
@@ -311,30 +317,6 @@ class CPFamily(TensorEstimator):
         if problem.norm_squared == 0:
             return 1.0 if residual == 0 else 0.0
         return float(1.0 - residual / problem.norm_squared)
-
-    def _identity(self, solver: FactorSolver[Any]) -> dict[str, Any]:
-        """Return what must be the same for a checkpoint to be of the same fit.
-
-        The start is the one asked for, not that of a warm start, which goes on from where the
-        checkpoint is.
-        """
-        init = self.init
-        if not isinstance(init, str):
-            init = digest(self._read_init(solver.problem, init))
-        seed = self.random_state
-        return {
-            "method": solver.name,
-            "data": solver.problem.digest(),
-            "n_components": int(self.n_components),
-            "init": init,
-            "n_init": int(self.n_init),
-            # A single fit can be prolonged; of several, those that are over stay as they ended.
-            "stopping": [int(self.max_iter), float(self.tol)] if self.n_init > 1 else None,
-            "fixed_modes": sorted(solver.fixed_modes),
-            "missing": self.missing,
-            "random_state": int(seed) if isinstance(seed, Integral) else None,
-            **self._own_identity(),
-        }
 
     def _store(self, solver: FactorSolver[Any], result: FitResult[Any]) -> None:
         """Bring a result to canonical form and keep it."""

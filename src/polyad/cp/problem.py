@@ -18,7 +18,6 @@ from scipy.sparse import coo_array
 
 from polyad.arrays import Array, to_numpy
 from polyad.cp.rules import UpdateRule, double, epsilon_of
-from polyad.fitting.checkpoint import digest
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product, kruskal_to_dense
 from polyad.tensor.sparse import SparseTensor
@@ -117,12 +116,6 @@ class FitData:
         xp = array_namespace(like)
         own = array if array_namespace(array) is xp else to_numpy(array)
         return xp.asarray(own, dtype=like.dtype, device=device(like))
-
-    def digest(self) -> str:
-        """Return a short name for the content of the data."""
-        if isinstance(self.tensor, DenseTensor):
-            return digest([self.tensor.array])
-        return digest([np.asarray(self.shape), *self.tensor.coords, self.tensor.values])
 
     def unobserved_slices(self) -> list[tuple[int, int]]:
         """Return the modes of dense data that have slices without observations, and the first."""
@@ -278,10 +271,6 @@ class ObservedDense(ObservedProblem):
     def seen(self, mode: int) -> np.ndarray | None:
         """Say which rows of a mode have observations."""
         return to_numpy(self._counts[mode] > 0)
-
-    def digest(self) -> str:
-        """Return a short name for the content of the data and the mask."""
-        return digest([self.tensor.array, self.mask.array])
 
     def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
         """Solve one small system per row, a block of rows at a time."""

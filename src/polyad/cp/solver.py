@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from array_api_compat import array_namespace
 
@@ -65,7 +65,6 @@ class FactorSolver(Solver[S]):
     problem: FitData
     free_modes: list[int]
     fixed_modes: frozenset[int]
-    state_type: ClassVar[type[Any]]
 
     def __init__(self, problem: FitData, fixed_modes: Collection[int] = ()) -> None:
         self.problem = problem
@@ -106,7 +105,6 @@ class LeastSquaresSolver(FactorSolver[ALSState]):
     """
 
     promises_descent: ClassVar[bool] = True
-    state_type: ClassVar[type[Any]] = ALSState
     problem: Problem
 
     def __init__(self, problem: Problem, fixed_modes: Collection[int] = ()) -> None:

@@ -7,26 +7,24 @@ the state alone, so the resumed fit makes the same numbers as an uninterrupted o
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import os
+import stat
 import time
 import warnings
+from contextlib import ExitStack
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
-from polyad.arrays import to_numpy
 from polyad.exceptions import CheckpointError, DataWarning, InvalidTypeError, ModelFileError
-from polyad.files import read_path
+from polyad.files import held, read_path
 from polyad.fitting.archive import read_archive, write_archive
-from polyad.fitting.driver import FitResult
+from polyad.fitting.identity import digest_of, identify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
+    from pathlib import Path
 
-S = TypeVar("S")
+T = TypeVar("T")
 
 # Without `every`, a checkpoint is written when the last one took at most this part of the time.
 _SHARE_OF_TIME = 0.05
@@ -59,11 +57,7 @@ class Checkpoint:
             message = f"every={every} is not a number of iterations; give 1 or more, or None."
             raise CheckpointError(message)
         self.path = read_path(path)
-        if self.path.is_dir():
-            message = (
-                f"The checkpoint {self.path} is a folder. Give a file in it, which may not exist."
-            )
-            raise CheckpointError(message)
+        _check_kind(self.path)
         self.every = every
 
     @classmethod
@@ -84,55 +78,96 @@ class Checkpoint:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one fit.
+    """Reads and writes the checkpoints of one fit, and keeps other fits from doing so meanwhile.
 
     Parameters
     ----------
     checkpoint : Checkpoint
         Where and how often.
     identity : dict
-        What makes two fits the same one: method, data digest, parameters.
+        What makes two fits the same one: see :mod:`polyad.fitting.identity`.
     """
 
     def __init__(self, checkpoint: Checkpoint, identity: dict[str, Any]) -> None:
-        self._path = checkpoint.path
+        self.path = checkpoint.path
         self._every = checkpoint.every
         self._identity = identity
         self._cost = 0.0
         self._written_at = time.perf_counter()
         self._warned = False
-        if not self._path.parent.is_dir():
+        self._hold = ExitStack()
+
+    def __enter__(self) -> CheckpointWriter:
+        _check_kind(self.path)
+        if not self.path.parent.is_dir():
             message = (
-                f"The folder of the checkpoint {self._path} does not exist. Create it first, so "
+                f"The folder of the checkpoint {self.path} does not exist. Create it first, so "
                 "that the fit cannot lose its work at the end."
             )
             raise CheckpointError(message)
-
-    def read(self) -> dict[str, Any] | None:
-        """Return what an earlier run of the same fit saved, or None if there is nothing."""
-        if not self._path.exists():
-            return None
         try:
-            content = read_archive(self._path, "checkpoint")
-            saved = dict(content["identity"])
-        except (ModelFileError, KeyError, TypeError) as error:
+            self._hold.enter_context(held(self.path))
+        except BlockingIOError as error:
             message = (
-                f"{self._path} exists and is not a checkpoint of polyad, so it is left alone. "
-                "Choose another path, or delete the file if it is not needed."
+                f"The checkpoint {self.path} is in use by another fit that is running. Wait until "
+                "it is done, or give each fit a path of its own."
             )
             raise CheckpointError(message) from error
+        except OSError as error:
+            message = (
+                f"The checkpoint {self.path} cannot be written ({error}). Choose a folder that can "
+                "be written to, so that the fit cannot lose its work."
+            )
+            raise CheckpointError(message) from error
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._hold.close()
+
+    def read(self, parse: Callable[[dict[str, Any]], T]) -> T | None:
+        """Return what an earlier run of the same fit saved, or None if there is nothing.
+
+        Parameters
+        ----------
+        parse : callable
+            Makes something of the content, or raises a ModelFileError.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            content = read_archive(self.path, "checkpoint")
+            if content.pop("digest", None) != digest_of(content):
+                message = "it is damaged, was edited, or is of an earlier version"
+                raise ModelFileError(message)
+            self._check_identity(content.pop("identity", None))
+            return parse(content)
+        except ModelFileError as error:
+            message = (
+                f"{self.path} exists and is not a checkpoint of this fit that could go on, so it "
+                f"is left alone: {str(error).rstrip('.')}. Choose another path, or delete the file "
+                "if it is not needed."
+            )
+            raise CheckpointError(message) from error
+        except OSError as error:
+            message = f"The checkpoint {self.path} cannot be read ({error}). Choose another path."
+            raise CheckpointError(message) from error
+
+    def _check_identity(self, saved: Any) -> None:
+        """Refuse the checkpoint of another fit."""
+        if not isinstance(saved, dict):
+            message = "it does not say which fit it is of"
+            raise ModelFileError(message)
         different = [
             f"{key} (saved {saved.get(key)!r}, now {self._identity.get(key)!r})"
             for key in sorted(saved.keys() | self._identity.keys())
-            if saved.get(key) != self._identity.get(key)
+            if identify(saved.get(key), key) != self._identity.get(key)
         ]
         if different:
             message = (
-                f"The checkpoint {self._path} belongs to another fit; these differ: "
+                f"The checkpoint {self.path} belongs to another fit; these differ: "
                 f"{', '.join(different)}. Choose another path, or delete the file to start anew."
             )
             raise CheckpointError(message)
-        return content
 
     def due(self, n_iter: int) -> bool:
         """Say whether it is time to write again."""
@@ -143,52 +178,30 @@ class CheckpointWriter:
     def write(self, content: dict[str, Any]) -> None:
         """Write the checkpoint. A full disk is told once and does not end the fit."""
         started = time.perf_counter()
+        whole = {"identity": self._identity, **content}
         try:
-            write_archive(self._path, "checkpoint", {"identity": self._identity, **content})
+            write_archive(self.path, "checkpoint", {**whole, "digest": digest_of(whole)})
         except OSError as error:
             if not self._warned:
                 self._warned = True
-                message = f"The checkpoint {self._path} could not be written ({error}); going on."
+                message = f"The checkpoint {self.path} could not be written ({error}); going on."
                 warnings.warn(message, DataWarning, stacklevel=2)
         self._written_at = time.perf_counter()
         self._cost = self._written_at - started
 
 
-def pack_result(result: FitResult[Any]) -> dict[str, Any]:
-    """Turn a result into arrays and numbers."""
-    return {
-        "state": None if result.state is result.last else _pack_state(result.state),
-        "last": _pack_state(result.last),
-        "status": result.status,
-        "history": result.history,
-        "best_objective": result.best_objective,
-    }
-
-
-def unpack_result(packed: dict[str, Any], state_type: type[S]) -> FitResult[S]:
-    """Undo :func:`pack_result`."""
-    last = state_type(**packed["last"])
-    best = last if packed["state"] is None else state_type(**packed["state"])
-    return FitResult(best, packed["status"], packed["history"], last, packed["best_objective"])
-
-
-def digest(arrays: Iterable[Any]) -> str:
-    """Return a short name for the content of some arrays, the same on every machine."""
-    sink = hashlib.blake2b(digest_size=16)
-    for array in arrays:
-        plain = np.ascontiguousarray(to_numpy(array))
-        sink.update(f"{plain.dtype.str}{plain.shape}".encode())
-        sink.update(plain.data.cast("B") if plain.size else b"")
-    return sink.hexdigest()
-
-
-def _pack_state(state: Any) -> dict[str, Any]:
-    return {item.name: _pack_value(getattr(state, item.name)) for item in dataclasses.fields(state)}
-
-
-def _pack_value(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return type(value)(_pack_value(item) for item in value)
-    return to_numpy(value)
+def _check_kind(path: Path) -> None:
+    """Refuse what is there and could never be a checkpoint: a folder, a device, a pipe."""
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError as error:
+        message = f"The checkpoint {str(path)!r} has no path that a file could have: {error}."
+        raise CheckpointError(message) from error
+    except OSError:  # nothing there, or told when the fit starts
+        return
+    if not stat.S_ISREG(mode):
+        kind = "folder" if stat.S_ISDIR(mode) else "device, pipe or socket"
+        message = (
+            f"The checkpoint {path} is a {kind}. Give the path of a file, which may not exist yet."
+        )
+        raise CheckpointError(message)

@@ -224,7 +224,8 @@ def run(
         try:
             while True:
                 seconds = time.perf_counter() - started
-                result.status = _ending(solver, result, options, seconds)
+                objectives = result.history.objective
+                result.status = _ending(solver, objectives, options, seconds)
                 if result.status is not None:
                     break
                 _advance(solver, result, earlier, started)
@@ -259,14 +260,23 @@ def _advance(solver: Solver[S], result: FitResult[S], earlier: float, started: f
         result.state, result.best_objective = state, min(objective, result.best_objective)
 
 
+def earlier_end(solver: Solver[Any], result: FitResult[Any], options: FitOptions) -> int | None:
+    """Return after how many iterations a fit would have ended that has done more, or None."""
+    objectives = result.history.objective
+    for n_iter in range(result.history.n_iter):
+        if _ending(solver, objectives[: n_iter + 1], options, -math.inf) is not None:
+            return n_iter
+    return None
+
+
 def _ending(
-    solver: Solver[Any], result: FitResult[Any], options: FitOptions, seconds: float
+    solver: Solver[Any], record: list[float], options: FitOptions, seconds: float
 ) -> Status | None:
     """Say whether the fit is over, from its record alone, so that a resumed run agrees."""
-    objectives = result.history.objective[0 if solver.measures_start else 1 :]
+    objectives = record[0 if solver.measures_start else 1 :]
     if len(objectives) > 1:
         first, last = objectives[0], objectives[-1]
-        rose = solver.promises_descent and _is_rise(solver, last, result.best_objective)
+        rose = solver.promises_descent and _is_rise(solver, last, min(objectives))
         if options.tol > 0 and rose:
             return Status.STALLED
         if not solver.promises_descent and last - first > _DIVERGENCE_FACTOR * abs(first):
@@ -275,7 +285,7 @@ def _ending(
             return Status.CONVERGED
     if options.tol > 0 and objectives and objectives[-1] <= solver.least + solver.floor:
         return Status.CONVERGED
-    if result.history.n_iter >= options.max_iter:
+    if len(record) > options.max_iter:
         return Status.MAX_ITER
     if options.time_budget is not None and seconds >= options.time_budget:
         return Status.TIME_BUDGET

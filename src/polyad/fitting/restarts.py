@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from polyad.exceptions import Status
-from polyad.fitting.checkpoint import CheckpointWriter, pack_result, unpack_result
-from polyad.fitting.driver import FitError, FitOptions, FitResult, Solver, begin, run
+from polyad.exceptions import CheckpointError, ModelFileError, Status
+from polyad.fitting.checkpoint import CheckpointWriter
+from polyad.fitting.driver import FitError, FitOptions, FitResult, Solver, begin, earlier_end, run
+from polyad.fitting.saved import check_seeds, pack_result, unpack_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,14 +18,26 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
+_CONTENT = {"seeds", "number", "current", "best"}
+
 
 @dataclass(frozen=True)
 class Resumable:
-    """Where a fit saves itself, and what makes it the same fit when it is started again."""
+    """Where a fit saves itself, and what makes it the same fit when it is started again.
+
+    Attributes
+    ----------
+    checkpoint : Checkpoint
+        Where and how often.
+    identity : dict
+        See :mod:`polyad.fitting.identity`.
+    example : callable
+        Makes some state of the fit, with which those of a checkpoint are compared.
+    """
 
     checkpoint: Checkpoint
     identity: dict[str, Any]
-    state_type: type[Any]
+    example: Callable[[], Any]
 
 
 def fit_best(
@@ -50,8 +63,16 @@ def fit_best(
     resumable : Resumable, optional
         Where to save the running fit.
     """
-    fit = _Restarts(solver, start, list(seeds), resumable)
-    fit.resume()
+    fit = _Restarts(solver, start, list(seeds))
+    if resumable is None:
+        return _fit_all(fit, options)
+    with CheckpointWriter(resumable.checkpoint, resumable.identity) as fit.writer:
+        fit.resume(resumable.example, options)
+        return _fit_all(fit, options)
+
+
+def _fit_all(fit: _Restarts, options: FitOptions) -> FitResult[Any]:
+    """Run the restarts that are left, and return the best of all."""
     ending = None
     try:
         while fit.number < len(fit.seeds):
@@ -81,7 +102,6 @@ class _Restarts:
         solver: Solver[Any],
         start: Callable[[int, int], Any],
         seeds: list[int],
-        resumable: Resumable | None,
     ) -> None:
         self.solver = solver
         self.start = start
@@ -91,20 +111,37 @@ class _Restarts:
         self.best: FitResult[Any] | None = None
         self.error: FitError
         self.spent = 0.0
-        self.state_type = resumable.state_type if resumable else None
-        self.writer = (
-            CheckpointWriter(resumable.checkpoint, resumable.identity) if resumable else None
-        )
+        self.writer: CheckpointWriter | None = None
 
-    def resume(self) -> None:
+    def resume(self, example: Callable[[], Any], options: FitOptions) -> None:
         """Take over what an earlier run saved."""
-        saved = self.writer.read() if self.writer else None
-        if saved is None:
+        if self.writer is None:
             return
-        self.seeds = [int(seed) for seed in saved["seeds"]]
-        self.number = int(saved["number"])
-        self.current = self._unpack(saved["current"])
-        self.best = self._unpack(saved["best"])
+        self.writer.read(lambda saved: self._take_over(saved, example()))
+        if self.current is not None and len(self.seeds) == 1:
+            self._check_length(self.current, options)
+
+    def _take_over(self, saved: dict[str, Any], example: Any) -> None:
+        if saved.keys() != _CONTENT:
+            message = "it has other parts than a checkpoint"
+            raise ModelFileError(message)
+        check_seeds(saved["seeds"], saved["number"], len(self.seeds))
+        self.seeds, self.number = saved["seeds"], saved["number"]
+        self.current = self._unpack(saved["current"], example)
+        self.best = self._unpack(saved["best"], example)
+
+    def _check_length(self, result: FitResult[Any], options: FitOptions) -> None:
+        """Refuse a checkpoint that is longer than the fit that is asked for."""
+        end = earlier_end(self.solver, result, options)
+        if end is not None and self.writer is not None:
+            n_iter = result.history.n_iter
+            message = (
+                f"The checkpoint {self.writer.path} has {n_iter} iterations, but with max_iter="
+                f"{options.max_iter} and tol={options.tol} the fit ends after {end}. Give the "
+                "max_iter and tol that it was made with, or a larger max_iter and a smaller tol "
+                "to go on, or fit anew with another path."
+            )
+            raise CheckpointError(message)
 
     def run_current(self, options: FitOptions) -> Status | None:
         """Run the restart whose turn it is, and keep it if it is the best."""
@@ -157,10 +194,10 @@ class _Restarts:
             }
         )
 
-    def _unpack(self, packed: dict[str, Any] | None) -> FitResult[Any] | None:
-        if packed is None or self.state_type is None:
+    def _unpack(self, packed: Any, example: Any) -> FitResult[Any] | None:
+        if packed is None:
             return None
-        result = unpack_result(packed, self.state_type)
+        result = unpack_result(packed, example)
         same = result.state is result.last
         result.last = self.solver.adopt(result.last)
         result.state = result.last if same else self.solver.adopt(result.state)

@@ -194,6 +194,8 @@ class QMF(QuantileFamily):
     _lengths: Array
     _ridge: float
     _known: Array
+    _lasting: ClassVar[tuple[str, ...]] = ("nonnegative",)
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "nonnegative": ["boolean"],
@@ -332,11 +334,3 @@ class QMF(QuantileFamily):
         if self._used["nonnegative"] and min(self._known.min(), *map(np.min, self.factors_)) < 0:
             message = "factors_ or _known has negative numbers"
             raise ModelFileError(message)
-
-    def _own_identity(self) -> dict[str, Any]:
-        return {
-            "nonnegative": bool(self.nonnegative),
-            "penalty": float(self.penalty),
-            "init": self.init,
-            "batch_size": None if self.batch_size is None else int(self.batch_size),
-        }

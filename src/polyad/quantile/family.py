@@ -24,6 +24,7 @@ from polyad.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.driver import FitError, read_callbacks
+from polyad.fitting.identity import fit_identity
 from polyad.quantile.checks import check_divergence, gaps_of, read_matrix, weak_features
 from polyad.quantile.divergence import needs_positive, read_divergence, stored_divergence
 from polyad.quantile.features import FeatureTable, entry_guard, feature_table, sample_table
@@ -99,6 +100,7 @@ class QuantileFamily(TensorEstimator):
     _unit: float
     # The parameters of the fit that its result depends on afterwards: those of the estimator may be
     # set to others for the next fit.
+    _lasting: ClassVar[tuple[str, ...]] = ()
     _used: dict[str, Any]
 
     if TYPE_CHECKING:  # the parameters that every member has
@@ -140,10 +142,6 @@ class QuantileFamily(TensorEstimator):
     @abstractmethod
     def _scores(self, table: FeatureTable) -> Table:
         """Return the scores of samples (n, k), with everything else held."""
-
-    @abstractmethod
-    def _own_identity(self) -> dict[str, Any]:
-        """Return the parameters of the member that a checkpoint must agree with."""
 
     def fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
         """Factorize a matrix.
@@ -288,6 +286,7 @@ class QuantileFamily(TensorEstimator):
         given = self._validate_fit(X, mask=mask)
         data = read_matrix(given, divergence, type(self).__name__)
         self._check_sizes(given.shape)
+        identity = fit_identity(type(self), self.get_params(deep=False), {"data": given})
         with thread_limit(self.n_jobs):
             table = feature_table(data, divergence)
             check_divergence(divergence, table)
@@ -296,7 +295,7 @@ class QuantileFamily(TensorEstimator):
             solver = self._solver(table)
             broken: FitError | None = None
             try:
-                result = self._run(solver, table)
+                result = self._run(solver, table, identity)
             except FitError as error:
                 broken, result = error, error.result
             self._store(table, result, data.dtype)
@@ -326,7 +325,9 @@ class QuantileFamily(TensorEstimator):
             )
             raise InvalidInputError(message)
 
-    def _run(self, solver: QuantileSolver[Any], table: FeatureTable) -> FitResult[Any]:
+    def _run(
+        self, solver: QuantileSolver[Any], table: FeatureTable, identity: dict[str, Any]
+    ) -> FitResult[Any]:
         """Fit from each start and return the best."""
         is_warm = self.warm_start and hasattr(self, "factors_")
 
@@ -347,32 +348,16 @@ class QuantileFamily(TensorEstimator):
         checkpoint = Checkpoint.of(self.checkpoint)
         resumable = None
         if checkpoint is not None:
-            resumable = Resumable(checkpoint, self._identity(solver, table), solver.state_type)
+            resumable = Resumable(
+                checkpoint, identity, lambda: solver.init(self._first_parameters(table, 0), 0)
+            )
         return fit_best(solver, start, seeds, options, resumable=resumable)
-
-    def _identity(self, solver: QuantileSolver[Any], table: FeatureTable) -> dict[str, Any]:
-        """Return what must be the same for a checkpoint to be of the same fit."""
-        seed, divergence = self.random_state, self.divergence
-        return {
-            "method": solver.name,
-            "data": table.digest(),
-            "n_components": int(self.n_components),
-            "n_quantiles": int(self.n_quantiles),
-            "epsilon": float(self.epsilon),
-            "divergence": divergence if isinstance(divergence, str) else type(divergence).__name__,
-            "solver": self.solver,
-            "learning_rate": float(self.learning_rate),
-            "n_init": int(self.n_init),
-            # A single fit can be prolonged; of several, those that are over stay as they ended.
-            "stopping": [int(self.max_iter), float(self.tol)] if self.n_init > 1 else None,
-            "random_state": int(seed) if isinstance(seed, Integral) else None,
-            **self._own_identity(),
-        }
 
     def _store(self, table: FeatureTable, result: FitResult[Any], dtype: Any) -> None:
         """Bring a result to canonical form and keep it."""
         self._guard, self._unit = table.guard[:, 0], table.unit
-        self._used = {"epsilon": float(self.epsilon), **self._own_identity()}
+        lasting = {name: getattr(self, name) for name in self._lasting}
+        self._used = {"epsilon": float(self.epsilon), **lasting}
         state = result.state
         scores, loadings = self._keep(table, list(state.parameters), list(state.potentials))
         tensor = normalize_components(KruskalTensor(np.ones(scores.shape[1]), [scores, loadings]))

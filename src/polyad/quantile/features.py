@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.fitting.checkpoint import digest
 from polyad.quantile.divergence import needs_positive
 
 if TYPE_CHECKING:
@@ -104,10 +103,6 @@ class FeatureTable:
     def _pair(self, model: Table, rows: Any) -> tuple[Table, Table]:
         """Return entries and model values of some features as the divergence gets them."""
         return self.shifted[rows], model + self.guard[rows]
-
-    def digest(self) -> str:
-        """Return a fingerprint of the data."""
-        return digest([self.shifted, self.guard])
 
 
 def feature_table(data: NDArray[Any], divergence: Any) -> FeatureTable:

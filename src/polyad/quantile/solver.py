@@ -31,7 +31,7 @@ fewer than
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -102,7 +102,6 @@ def without_unit(objective: Objective) -> float:
 class QuantileSolver(Solver[S]):
     """A solver whose state has parameters and the potentials of their transports."""
 
-    state_type: ClassVar[type[Any]]
     objective_function: Objective
 
     @abstractmethod
@@ -154,7 +153,6 @@ class AdamSolver(QuantileSolver[AdamState]):
 
     promises_descent: ClassVar[bool] = False
     patience: ClassVar[int] = 20
-    state_type: ClassVar[type[Any]] = AdamState
 
     def __init__(
         self,
@@ -299,8 +297,8 @@ class LowMemoryState:
     divergence: float
     gradient: Table
     """Times a number that takes its unit away."""
-    steps: list[Table]
-    changes: list[Table]
+    steps: list[Table] = field(metadata={"like": "gradient"})
+    changes: list[Table] = field(metadata={"like": "gradient"})
     evaluations: int
     is_final: bool
 
@@ -318,7 +316,6 @@ class LowMemorySolver(QuantileSolver[LowMemoryState]):
 
     promises_descent: ClassVar[bool] = True
     patience: ClassVar[int] = 5
-    state_type: ClassVar[type[Any]] = LowMemoryState
 
     def __init__(self, objective: Objective, name: str) -> None:
         self.objective_function = objective

@@ -204,6 +204,8 @@ class WassersteinCP(CPFamily):
     # Entries that are not stored are zero. This is no parameter: the loss needs whole fibres.
     missing: Missing = "zero"
 
+    _uncounted: ClassVar[frozenset[str]] = CPFamily._uncounted | {"memory_limit"}
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **{name: rule for name, rule in COMMON_CONSTRAINTS.items() if name != "missing"},
         "costs": [object],
@@ -355,15 +357,6 @@ class WassersteinCP(CPFamily):
         if not isinstance(init, str):
             return list(init)
         return random_start(problem, self.n_components, seed)
-
-    def _own_identity(self) -> dict[str, Any]:
-        return {
-            "epsilon": float(self.epsilon),
-            "marginal_penalty": float(self.marginal_penalty),
-            "transport": self.transport,
-            "sinkhorn_iter": int(self.sinkhorn_iter) if self.transport == "sinkhorn" else None,
-            "inner_iter": int(self.inner_iter),
-        }
 
     def _saved_parameter(self, name: str, value: Any) -> Any:
         if name != "costs":

@@ -29,7 +29,6 @@ from scipy.sparse import coo_array
 from polyad.arrays import to_numpy
 from polyad.cp.problem import FitData
 from polyad.exceptions import InvalidInputError
-from polyad.fitting.checkpoint import digest
 from polyad.tensor.sparse import SparseTensor
 from polyad.threads import run_blocks
 from polyad.transport.fibres import FibreTransport
@@ -264,11 +263,6 @@ class TransportProblem(FitData):
     def asarray(self, array: Array) -> NDArray[np.float64]:
         """Bring an array to the form that the solver works with: float64, in C order."""
         return np.require(to_numpy(array), np.float64, ("C", "W"))
-
-    def digest(self) -> str:
-        """Return a short name for the content of the data and the costs."""
-        costs = [np.zeros(0) if cost is None else cost for cost in self.costs]
-        return digest([np.asarray(self.shape), *self.tensor.coords, self.tensor.values, *costs])
 
     def cold_potentials(self) -> list[NDArray[np.float64]]:
         """Return potentials that say that nothing is known of the transports."""

@@ -28,7 +28,7 @@ How this differs from Afshar et al. (2021), "SWIFT":
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -80,7 +80,6 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
     promises_descent: ClassVar[bool] = True
     # The entropy of a transport may be below zero, and with it the objective.
     least = -np.inf
-    state_type: ClassVar[type[Any]] = WassersteinState
     #: Whether Ctrl-C came while the rows of the samples were solved for at the end.
     rows_are_interrupted: bool = False
     problem: TransportProblem

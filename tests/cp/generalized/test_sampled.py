@@ -19,12 +19,12 @@ from polyad.cp.generalized import (
     GaussianLoss,
     PoissonLoss,
 )
-from polyad.cp.generalized.sampled import SampledOptions, SampledSolver, SampledState
+from polyad.cp.generalized.sampled import SampledOptions, SampledSolver
 from polyad.exceptions import Status
 from polyad.fitting import Checkpoint
 from polyad.fitting.archive import read_archive, write_archive
-from polyad.fitting.checkpoint import pack_result, unpack_result
 from polyad.fitting.driver import FitOptions, begin, run
+from polyad.fitting.saved import pack_result, unpack_result
 from polyad.tensor.alignment import factor_match_score
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.threads import thread_limit
@@ -178,7 +178,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
     write_archive(path, "checkpoint", pack_result(half))
     # Another solver, with another seed: the one of the fit is in the state.
     other = solver_of(tensor, PoissonLoss(), **{**options, "seed": 8})
-    resumed = unpack_result(read_archive(path, "checkpoint"), SampledState)
+    resumed = unpack_result(read_archive(path, "checkpoint"), half.last)
     resumed.state, resumed.last = other.adopt(resumed.state), other.adopt(resumed.last)
     resumed = run(other, resumed, FitOptions(max_iter=9, tol=0))
     assert resumed.history.objective == whole.history.objective

@@ -198,6 +198,9 @@ class GeneralizedCP(CPFamily):
     # visit all zeros that are not stored: new samples are treated in the same way.
     _exponent: int
     _exact_rows: bool
+    # A step goes on until it lowers the objective by more than tol, and so depends on it.
+    _uncounted: ClassVar[frozenset[str]] = CPFamily._uncounted - {"tol"}
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "loss": [str, Loss],
@@ -401,16 +404,6 @@ class GeneralizedCP(CPFamily):
             FitData(problem.tensor), self.n_components, init, number=number, seed=seed
         )
         return [problem.asarray(factor) for factor in start]
-
-    def _own_identity(self) -> dict[str, Any]:
-        return {
-            "loss": read_loss(self.loss).portable(),
-            "ridge": float(self.ridge),
-            "solver": self.solver,
-            "n_samples": None if self.n_samples is None else int(self.n_samples),
-            "learning_rate": float(self.learning_rate),
-            "epoch_iter": int(self.epoch_iter),
-        }
 
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
         super()._store(solver, result)

@@ -27,7 +27,6 @@ from polyad.cp.generalized.discrete import PoissonLoss
 from polyad.cp.generalized.loss import EPSILON, Loss
 from polyad.cp.generalized.losses import GaussianLoss
 from polyad.cp.generalized.problem import GeneralizedProblem, check_domain, find_exponent
-from polyad.fitting.checkpoint import digest
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import (
     cheapest_cut,
@@ -150,10 +149,6 @@ class DenseProblem(GeneralizedProblem):
         """Say of each slice whether it has observations."""
         return _observed_slices(self.observed, mode)
 
-    def digest(self) -> str:
-        """Return a short name for the content of the data and the mask."""
-        return digest([self.tensor.array, *([] if self.observed is None else [self.observed])])
-
 
 class ArrayProblem(GeneralizedProblem):
     """Dense data of another namespace, such as torch, which computes the sums where it is.
@@ -204,10 +199,6 @@ class ArrayProblem(GeneralizedProblem):
     def observed_slices(self, mode: int) -> NDArray[np.bool_] | None:
         """Say of each slice whether it has observations."""
         return _observed_slices(None if self.observed is None else to_numpy(self.observed), mode)
-
-    def digest(self) -> str:
-        """Return a short name for the content of the data and the mask."""
-        return digest([self.tensor.array, *([] if self.observed is None else [self.observed])])
 
     def _sum(self, values: Array) -> float:
         xp = array_namespace(values)

@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -155,7 +155,6 @@ class SampledSolver(FactorSolver[SampledState]):
 
     name: ClassVar[str] = "GeneralizedCP"
     promises_descent: ClassVar[bool] = True
-    state_type: ClassVar[type[Any]] = SampledState
 
     problem: ZerosProblem
 

@@ -26,9 +26,9 @@ How this differs from Hong, Kolda and Duersch (2020):
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -62,8 +62,8 @@ class GeneralizedState:
     factors: list[Array]
     value: float
     gradient: Array
-    steps: list[Array]
-    changes: list[Array]
+    steps: list[Array] = field(metadata={"like": "gradient"})
+    changes: list[Array] = field(metadata={"like": "gradient"})
     evaluations: int
     is_final: bool
 
@@ -85,7 +85,6 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
 
     name: ClassVar[str] = "GeneralizedCP"
     promises_descent: ClassVar[bool] = True
-    state_type: ClassVar[type[Any]] = GeneralizedState
     problem: GeneralizedProblem
 
     def __init__(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyad.cp.family import COMMON_CONSTRAINTS
@@ -18,6 +17,8 @@ from polyad.validation import refuse_negative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    import numpy as np
 
     from polyad.arrays import Array
     from polyad.fitting import Iteration
@@ -203,10 +204,3 @@ class NonnegativeCP(NonnegativeFamily):
     def _rows(self, problem: Problem) -> Array:
         sparsity, ridge = read_penalties(self.sparsity, self.ridge, len(problem.shape), [])
         return self._nonnegative_rows(problem, sparsity[0], ridge[0])
-
-    def _own_identity(self) -> dict[str, Any]:
-        return {
-            "solver": self.solver,
-            "sparsity": np.asarray(self.sparsity, dtype=float).tolist(),
-            "ridge": np.asarray(self.ridge, dtype=float).tolist(),
-        }

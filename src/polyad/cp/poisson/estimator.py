@@ -271,9 +271,6 @@ class PoissonCP(CPFamily):
             return list(init)
         return random_start(problem, self.n_components, seed)
 
-    def _own_identity(self) -> dict[str, Any]:
-        return {"solver": self.solver, "inner_iter": int(self.inner_iter)}
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.positive_only = True

@@ -14,7 +14,6 @@ from polyad.arrays import Array, to_numpy
 from polyad.cp.poisson import kernels
 from polyad.cp.poisson.records import Model, Rows, Rules, Slices
 from polyad.cp.problem import FitData
-from polyad.fitting.checkpoint import digest
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.sparse import SparseTensor
 from polyad.threads import run_blocks
@@ -122,17 +121,6 @@ class CountProblem(FitData):
     def asarray(self, array: Array) -> Array:
         """Bring an array to NumPy memory and double precision, in which the fit runs."""
         return np.require(to_numpy(array), np.float64, _LAYOUT)
-
-    def digest(self) -> str:
-        """Return a short name for the content of the data."""
-        if self.observed is None:
-            return super().digest()
-        where = (
-            [self.observed.array]
-            if isinstance(self.observed, DenseTensor)
-            else self.observed.coords
-        )
-        return digest([np.asarray(self.shape), *self.tensor.coords, self.tensor.values, *where])
 
     def column_masses(self, factors: Sequence[Array], mode: int) -> NDArray[np.float64]:
         """Return ``d``: what a unit of each component in a row adds to the sum of the model.

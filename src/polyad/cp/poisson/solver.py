@@ -89,7 +89,6 @@ class AlternatingPoissonRegression(FactorSolver[PoissonState]):
 
     name: ClassVar[str] = "PoissonCP"
     promises_descent: ClassVar[bool] = True
-    state_type: ClassVar[type[Any]] = PoissonState
     problem: CountProblem
 
     def __init__(

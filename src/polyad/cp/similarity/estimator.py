@@ -19,7 +19,6 @@ from polyad.cp.rules import double, like
 from polyad.cp.similarity.reading import read_similarities
 from polyad.cp.similarity.rules import Smoothness, squared_size
 from polyad.cp.similarity.solver import SimilarityLeastSquares
-from polyad.fitting.checkpoint import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -253,20 +252,6 @@ class SimilarityCP(NonnegativeFamily):
         rough = ridge[0] + size * (np.asarray(weights) @ self.roughness_)
         total = like(rough, problem.asarray(others[0]))
         return self._nonnegative_rows(problem, sparsity[0], total)
-
-    def _identity(self, solver: FactorSolver[Any]) -> dict[str, Any]:
-        smoothness = cast("SimilarityLeastSquares", solver).smoothness
-        content = {
-            str(mode): [smoothness.weights[mode], digest(laplacian.arrays())]
-            for mode, laplacian in smoothness.laplacians.items()
-        }
-        return {**super()._identity(solver), "similarities": content}
-
-    def _own_identity(self) -> dict[str, Any]:
-        return {
-            "sparsity": np.asarray(self.sparsity, dtype=float).tolist(),
-            "ridge": np.asarray(self.ridge, dtype=float).tolist(),
-        }
 
     def _saved_parameter(self, name: str, value: Any) -> Any:
         return pack(value) if name == "similarities" else super()._saved_parameter(name, value)

@@ -18,8 +18,6 @@ import numpy as np
 import scipy.sparse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
 #: No eigenvalue of a normalised Laplacian is larger.
@@ -69,13 +67,6 @@ class Laplacian:
     def roughness(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return ``bᵀ L b`` of each column ``b``."""
         return np.asarray(np.maximum(np.sum(columns * self.apply(columns), axis=0), 0.0))
-
-    def arrays(self) -> Iterable[NDArray[Any]]:
-        """Return what tells one Laplacian from another."""
-        if not is_sparse(self._matrix):
-            return [self._matrix]
-        stored = self._matrix.tocoo()
-        return [np.asarray(stored.shape), *stored.coords, stored.data]
 
     def _similar(self, columns: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the similarities without their diagonal, times some columns."""

@@ -18,7 +18,7 @@ from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
 from polyad.cp.stochastic.family import BatchedCP
-from polyad.cp.stochastic.graph import SimilarityGraph, read_graph
+from polyad.cp.stochastic.graph import read_graph
 from polyad.cp.stochastic.online import Counts, broken_batch, extended
 from polyad.cp.stochastic.reading import (
     check_single_pass,
@@ -28,8 +28,8 @@ from polyad.cp.stochastic.reading import (
 from polyad.cp.stochastic.solver import BatchedData, Settings, StochasticALS
 from polyad.exceptions import InvalidInputError, Status
 from polyad.fitting import FitResult, History
-from polyad.fitting.checkpoint import digest
 from polyad.fitting.driver import FitError
+from polyad.fitting.identity import digest_of
 from polyad.sources import Batch, MemorySource, SampleSource, matching, open_source
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.tensor.label_values import joined_labels
@@ -296,6 +296,9 @@ class StochasticCP(BatchedCP):
         goes_on = self.warm_start and hasattr(self, "factors_")
         if goes_on:
             self._check_goes_on(source.head)
+        identity: dict[str, Any] = {}
+        if self.checkpoint is not None:
+            identity = self._identity([digest_of(batch.given) for batch in source.sweep()])
         with thread_limit(self.n_jobs):
             solver = self._solver_of(source, n_batches=source.n_batches)
             self._warn_about_content(solver)
@@ -304,7 +307,7 @@ class StochasticCP(BatchedCP):
                 earlier = KruskalTensor(self.weights_, [self.factors_[0], *self._others()[0]])
             broken: FitError | None = None
             try:
-                result = self._run(solver, self.init if earlier is None else earlier)
+                result = self._run(solver, self.init if earlier is None else earlier, identity)
             except FitError as error:
                 broken, result = error, error.result
             if source.reads_once and (broken or result.status is Status.INTERRUPTED):
@@ -432,21 +435,6 @@ class StochasticCP(BatchedCP):
         self.n_steps_, self._largest_batch = counts.n_steps, counts.largest
         self.n_samples_seen_ += given.shape[0]
         self.labels_[0] = labels
-
-    def _own_identity(self) -> dict[str, Any]:
-        graph = read_graph(self.graph, None)
-        name: Any = self.graph
-        if isinstance(graph, SimilarityGraph):
-            matrix = graph.similarity
-            name = digest([matrix.data, matrix.indices, matrix.indptr])
-        return {
-            "ridge": float(self.ridge),
-            "batch_size": int(self.batch_size),
-            "learning_rate": self.learning_rate,
-            "shuffle": bool(self.shuffle),
-            "graph": name,
-            "graph_weight": float(self.graph_weight),
-        }
 
     def _saved_parameter(self, name: str, value: Any) -> Any:
         # A matrix is between the samples of one fit.

@@ -45,7 +45,6 @@ from polyad.cp.problem import FitData, ObservedDense, ObservedSparse, Problem, b
 from polyad.cp.rules import LeastSquares, double
 from polyad.cp.solver import FactorSolver, balance
 from polyad.cp.stochastic.graph import GraphRows
-from polyad.fitting.checkpoint import digest
 from polyad.tensor.kruskal import column_norms
 
 if TYPE_CHECKING:
@@ -85,15 +84,6 @@ class BatchedData(FitData):
         if self.exponent:
             data = data * 2.0**-self.exponent
         return build_problem(data, self.missing, rescale=False)
-
-    def digest(self) -> str:
-        """Return a short name for the content of all batches, which are read for it."""
-        names = []
-        for batch in self.source.sweep():
-            data = batch.given.data
-            stored = [*data.coords, data.data] if batch.given.is_sparse else [data]
-            names.append(digest([np.asarray(batch.given.shape), *stored]))
-        return digest([np.asarray(names)])
 
 
 @dataclass(frozen=True)
@@ -206,7 +196,6 @@ class StochasticALS(FactorSolver[SweepState]):
     promises_descent: ClassVar[bool] = False
     measures_start: ClassVar[bool] = False
     patience: ClassVar[int] = 3
-    state_type: ClassVar[type[Any]] = SweepState
     problem: BatchedData
 
     def __init__(self, problem: BatchedData, settings: Settings) -> None:

@@ -22,7 +22,6 @@ from polyad.cp.supervised.classes import in_order_of, read_labels, split_unlabel
 from polyad.cp.supervised.classifier import fit_logistic, scores, softmax
 from polyad.cp.supervised.solver import SupervisedLeastSquares
 from polyad.exceptions import InvalidInputError, ModelFileError
-from polyad.fitting.checkpoint import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -463,19 +462,6 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     def _rows(self, problem: Problem) -> Array:
         sparsity = self._sparsities(len(problem.shape))
         return self._nonnegative_rows(problem, sparsity[0], self.ridge)
-
-    def _identity(self, solver: FactorSolver[Any]) -> dict[str, Any]:
-        labels = cast("SupervisedLeastSquares", solver).labels
-        target = digest([labels.positions, labels.codes])
-        return {**super()._identity(solver), "y": target}
-
-    def _own_identity(self) -> dict[str, Any]:
-        return {
-            "label_weight": float(self.label_weight),
-            "label_ridge": float(self.label_ridge),
-            "sparsity": np.asarray(self.sparsity, dtype=float).tolist(),
-            "ridge": float(self.ridge),
-        }
 
     def _check_restored(self) -> None:
         super()._check_restored()

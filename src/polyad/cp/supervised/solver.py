@@ -35,7 +35,7 @@ free of units, and a monotone method in place of gradient steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -90,7 +90,6 @@ class SupervisedLeastSquares(FactorSolver[SupervisedState]):
 
     name: ClassVar[str] = "SupervisedCP"
     promises_descent: ClassVar[bool] = True
-    state_type: ClassVar[type[Any]] = SupervisedState
     problem: Problem
 
     def __init__(

@@ -188,6 +188,8 @@ class QMFQ(QuantileFamily):
     _data_rates: Array
     # The fixed start of the projector.
     _start: list[Array]
+    _lasting: ClassVar[tuple[str, ...]] = ("projector",)
+
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "projector": [StrOptions({"nmf", "svd"})],
@@ -338,6 +340,3 @@ class QMFQ(QuantileFamily):
         if is_nmf != bool(self._start) or (is_nmf and min(map(np.min, self.factors_)) < 0):
             message = "_start and factors_ are not those of its projector"
             raise ModelFileError(message)
-
-    def _own_identity(self) -> dict[str, Any]:
-        return {"projector": self.projector, "n_inner": int(self.n_inner)}
