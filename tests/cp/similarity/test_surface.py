@@ -192,7 +192,7 @@ def test_resumed_fits_have_the_same_bits(tmp_path):
     path = tmp_path / "state"
     SimilarityCP(2, **common, checkpoint=path, callbacks=stop).fit(X)
     for change in ({"similarities": {1: S + 1}}, {"similarity_weight": 0.3}):
-        with pytest.raises(CheckpointError, match="similarities"):
+        with pytest.raises(CheckpointError, match=next(iter(change))):
             SimilarityCP(2, **{**common, **change}, checkpoint=path).fit(X)
     resumed = SimilarityCP(2, **common, checkpoint=path).fit(X)
     assert resumed.history_.objective == whole.history_.objective
