@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.sparse import coo_array
+from sklearn.base import BaseEstimator
 
 import polyad
 from polyad import Checkpoint, LabelledTensor
@@ -163,6 +164,12 @@ def saved(finished, tmp_path):
 def same(one, other):
     pairs = zip([one.weights_, *one.factors_], [other.weights_, *other.factors_], strict=True)
     return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_every_estimator_is_here():
+    public = [getattr(polyad, name) for name in polyad.__all__]
+    known = {item for item in public if isinstance(item, type) and issubclass(item, BaseEstimator)}
+    assert known == {case.estimator for case in CASES.values()}
 
 
 @pytest.mark.parametrize("name", CASES)
