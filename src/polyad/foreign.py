@@ -18,7 +18,7 @@ from array_api_compat import array_namespace, is_array_api_obj, is_dask_array, i
 from scipy.sparse import coo_array
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor.label_values import as_labels
+from polyad.tensor.label_values import as_labels, as_text
 from polyad.tensor.labels import LabelledTensor
 
 if TYPE_CHECKING:
@@ -240,8 +240,9 @@ def _pandas_labels(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
     rows_are_names = type(X.index).__name__ != "RangeIndex" and X.index.is_unique
     rows = np.asarray(X.index) if rows_are_names and X.index.nlevels == 1 else None
     if rows is not None and rows.dtype == object:
-        rows = rows.astype(str) if all(isinstance(label, str) for label in rows) else None
-    return rows, names.astype(str) if columns_are_names else None
+        is_text = all(isinstance(label, str) for label in rows)
+        rows = as_text(rows, of="the rows of the table") if is_text else None
+    return rows, as_text(names, of="the columns of the table") if columns_are_names else None
 
 
 def _is_text(kind: Any) -> bool:

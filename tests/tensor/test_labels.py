@@ -4,6 +4,7 @@ import datetime
 import pickle
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -13,13 +14,16 @@ import scipy.sparse as sp
 import sparse
 import xarray as xr
 
+from polyad.cp.supervised.classes import split_unlabelled
 from polyad.exceptions import (
     InvalidInputError,
     InvalidTypeError,
     MissingPackageError,
     UnknownLabelWarning,
 )
+from polyad.tensor.label_values import joined_labels
 from polyad.tensor.labels import LabelledTensor
+from polyad.validation import as_tensor_input
 from tests.tensor.examples import MODES, to_sparse
 
 
@@ -510,3 +514,48 @@ def test_only_dense_data_is_an_array(cube):
     sparse_cube = LabelledTensor(sp.coo_array(cube.data), modes=cube.modes)
     with pytest.raises(InvalidTypeError, match="to_dense"):
         np.asarray(sparse_cube)
+
+
+# One label that is far longer than all others.
+
+SHORT = [f"label {k}" for k in range(20_000)]
+ONE_LONG = [*SHORT[1:], "x" * 50_000]
+
+
+def events_of(labels):
+    return pd.DataFrame({"sample": ["a"] * len(labels), "word": labels})
+
+
+def empty(n):
+    return sp.coo_array((np.ones(1), (np.zeros(1, int), np.zeros(1, int))), shape=(2, n))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: LabelledTensor(empty(20_000), modes=["a", "b"], labels=[None, ONE_LONG]),
+        lambda: LabelledTensor.from_frame(events_of(ONE_LONG), modes=["sample", "word"]),
+        lambda: as_tensor_input(pd.DataFrame(np.ones((1, 20_000)), columns=ONE_LONG)),
+        lambda: as_tensor_input(pd.DataFrame(np.ones((20_000, 1)), index=ONE_LONG)),
+        lambda: joined_labels(np.array(SHORT[1:]), np.array(ONE_LONG[-1:])),
+        lambda: split_unlabelled(np.array(ONE_LONG, dtype=object)),
+    ],
+    ids=["labels", "from_frame", "columns", "rows", "partial_fit", "classes"],
+)
+def test_a_label_that_would_widen_all_others_is_refused(build):
+    tracemalloc.start()
+    with pytest.raises(
+        InvalidInputError, match=r"has 50000 characters: 'xxx.*GB.*Shorten"
+    ) as error:
+        build()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6
+    assert len(str(error.value)) < 300
+
+
+def test_long_labels_of_few_positions_are_taken_and_shown_in_part():
+    long = ["x" * 10_000, "y" * 10_000, "z"]
+    tensor = LabelledTensor(np.ones((2, 3)), modes=["a", "b"], labels=[None, long])
+    assert tensor.labels[1].tolist() == long
+    assert len(repr(tensor)) < 500

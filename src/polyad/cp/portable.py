@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import coo_array, issparse
 
 
 def pack(matrices: Any) -> Any:
@@ -75,7 +75,8 @@ def _unpack_entry(packed: Any) -> Any:
         return packed
     if "rows" in packed:
         pairs = (packed["rows"], packed["columns"])
-        return csr_array((packed["values"], pairs), shape=tuple(packed["shape"]))
+        # A format with a number for each row would take what memory the file says.
+        return coo_array((packed["values"], pairs), shape=tuple(packed["shape"]))
     if "index" in packed:
         import pandas as pd
 

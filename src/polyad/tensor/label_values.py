@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 
 Unknown = Literal["error", "drop"]
 
-# How many labels a message shows.
+# How many labels a message shows, and how many characters of each.
 _SHOWN = 5
+_SHOWN_OF_EACH = 80
+# NumPy gives every text of an array the room of the longest. That is refused where it takes this
+# many times what the texts need, and more than these bytes.
+_WASTE = 16
+_SMALL = 1 << 26
+_BYTES_PER_CHARACTER = 4
 
 # What pandas.api.types.infer_dtype calls the contents of an object array -> the array we hold.
 _NUMPY_TYPE = {
@@ -118,7 +124,11 @@ def _from_objects(objects: NDArray[Any], *, name: str) -> NDArray[Any]:
 
     kind = pd.api.types.infer_dtype(objects, skipna=False)
     if kind in _NUMPY_TYPE:
-        labels: NDArray[Any] = objects.astype(_NUMPY_TYPE[kind])
+        labels: NDArray[Any]
+        if kind == "string":
+            labels = as_text(objects, of=f"mode {name!r}")
+        else:
+            labels = objects.astype(_NUMPY_TYPE[kind])
         if kind == "string" and not np.array_equal(labels.astype(object), objects):
             message = (
                 f"A label of mode {name!r} ends in a null character, which NumPy text cannot "
@@ -144,6 +154,29 @@ def _from_objects(objects: NDArray[Any], *, name: str) -> NDArray[Any]:
     if kind in {"timedelta", "timedelta64"}:
         return pd.TimedeltaIndex(objects).to_numpy()
     raise _bad_label_type(name, kind)
+
+
+def as_text(labels: NDArray[Any], *, of: str) -> NDArray[np.str_]:
+    """Return an object array of text as NumPy text, unless one is far longer than the others.
+
+    Parameters
+    ----------
+    labels : array of object
+        Text.
+    of : str
+        Whose labels they are, in words.
+    """
+    lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
+    longest, total = int(lengths.max(initial=0)), int(lengths.sum())
+    size = len(labels) * longest * _BYTES_PER_CHARACTER
+    if size > max(_SMALL, _WASTE * total * _BYTES_PER_CHARACTER):
+        message = (
+            f"A label of {of} has {longest} characters: {labels[lengths.argmax()]!r:.40}... All "
+            f"{len(labels)} labels would take as much room, {size / 1e9:.3g} GB together. Shorten "
+            "it, for example [label[:100] for label in labels] if they still differ."
+        )
+        raise InvalidInputError(message)
+    return labels.astype(np.str_)
 
 
 def _bad_label_type(name: str, kind: str) -> InvalidTypeError:
@@ -182,7 +215,8 @@ def shown(labels: NDArray[Any]) -> str:
     """Write out the first few labels for a message or a repr."""
     first = labels[:_SHOWN]
     # tolist() would give bare integers for dates in nanoseconds.
-    texts = [str(x) for x in first] if labels.dtype.kind in "Mm" else map(repr, first.tolist())
+    whole = map(str, first) if labels.dtype.kind in "Mm" else map(repr, first.tolist())
+    texts = [x if len(x) <= _SHOWN_OF_EACH else x[:_SHOWN_OF_EACH] + "..." for x in whole]
     return ", ".join(texts) + (", ..." if len(labels) > _SHOWN else "")
 
 
@@ -353,4 +387,11 @@ def joined_labels(old: NDArray[Any] | None, new: NDArray[Any] | None) -> NDArray
             "data of a sample at once."
         )
         raise InvalidInputError(message)
-    return np.concatenate([old, new])
+    return joined_text([old, new])
+
+
+def joined_text(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return the labels of all parts; text takes the room of the longest."""
+    if len({part.dtype.itemsize for part in parts}) > 1 and parts[0].dtype.kind == "U":
+        return as_text(np.concatenate([part.astype(object) for part in parts]), of="the samples")
+    return np.concatenate(parts)

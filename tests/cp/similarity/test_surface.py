@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.sparse import coo_array, coo_matrix, csr_array
+from scipy.sparse import coo_array, coo_matrix, csr_array, eye_array
 from sklearn.model_selection import GridSearchCV
 
 import polyad
 from polyad import LabelledTensor, SimilarityCP
-from polyad.exceptions import CheckpointError, ModelFileError, PolyadError
+from polyad.exceptions import CheckpointError, InvalidInputError, ModelFileError, PolyadError
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.selection import select_rank
 
@@ -239,3 +239,13 @@ def test_weights_that_are_no_numbers():
     model = SimilarityCP(2, similarity_weight=["a", "b", "c"])
     with pytest.raises(PolyadError, match=r"similarity_weight=.*is not usable for 3 modes"):
         model.fit(np.ones((5, 4, 3)))
+
+
+def test_a_file_with_an_absurd_similarity_takes_no_memory(tmp_path):
+    SimilarityCP(2, similarities={1: eye_array(3)}).save(tmp_path / "model")
+    content = read_archive(tmp_path / "model", "model")
+    content["parameters"]["similarities"]["entries"][0][1]["shape"] = [10**12, 10**12]
+    write_archive(tmp_path / "model", "model", content)
+    loaded = polyad.load(tmp_path / "model")
+    with pytest.raises(InvalidInputError, match="shape"):
+        loaded.fit(np.ones((4, 3)))

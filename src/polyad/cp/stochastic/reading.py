@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from array_api_compat import array_namespace
 
 from polyad.exceptions import InvalidInputError
+from polyad.tensor.label_values import joined_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import numpy as np
 
     from polyad.validation import TensorInput
 
@@ -44,7 +46,7 @@ def check_single_pass(max_iter: int, n_init: int, checkpoint: Any) -> None:
 def joined_batch_labels(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
     """Join the labels of the samples of several batches, which all have them or have none."""
     known = [labels for labels in parts if labels is not None]
-    return np.concatenate(known) if known else None
+    return joined_text(known) if known else None
 
 
 def unobserved_slices(given: TensorInput) -> Iterator[tuple[int, int]]:

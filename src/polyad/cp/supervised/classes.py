@@ -8,7 +8,7 @@ import numpy as np
 
 from polyad.cp.supervised.classifier import Labels
 from polyad.exceptions import InvalidInputError
-from polyad.tensor.label_values import find_labels, shown
+from polyad.tensor.label_values import as_text, find_labels, shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,6 +62,8 @@ def _in_own_type(objects: NDArray[Any]) -> NDArray[Any]:
             f"integers. {_UNLABELLED}"
         )
         raise InvalidInputError(message)
+    if kinds == ["text"]:
+        return as_text(objects, of="y")
     return np.array(objects.tolist())
 
 
