@@ -81,7 +81,7 @@ class Rules:
     ----------
     lower : float
         The bound of the coefficients.
-    ridge : ndarray of shape (n_components,)
+    ridge : ndarray of shape (n_components,) or (n_rows, n_components)
         The weights of the squares.
     is_convex : bool
         Whether Hessians have no negative eigenvalues.
@@ -142,10 +142,11 @@ def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matri
 def _evaluate(source: RowSource, index: NDArray[Any], a: Matrix, rules: Rules) -> Rows:
     with np.errstate(all="ignore"):  # what is not finite is refused above
         rows = source.evaluate(index, a)
-    rows.value += 0.5 * (a * a) @ rules.ridge
-    rows.gradient += rules.ridge * a
+    ridge = np.broadcast_to(rules.ridge, (source.n_rows, a.shape[1]))[index]
+    rows.value += 0.5 * np.sum(ridge * a * a, axis=1)
+    rows.gradient += ridge * a
     diagonal = np.arange(a.shape[1])
-    rows.hessian[:, diagonal, diagonal] += rules.ridge
+    rows.hessian[:, diagonal, diagonal] += ridge
     return rows
 
 

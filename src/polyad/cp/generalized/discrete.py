@@ -12,6 +12,7 @@ from polyad.cp.generalized.loss import (
     EPSILON,
     Loss,
     PositiveLoss,
+    above_zero,
     check_above_zero,
     overwritten_log,
     x_log_x,
@@ -43,15 +44,16 @@ class PoissonLoss(PositiveLoss):
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``1 - x / m``."""
-        return 1.0 - x / (m + EPSILON)
+        return 1.0 - x / above_zero(x, m)
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``x / m²``."""
-        return x / (m + EPSILON) ** 2
+        positive = above_zero(x, m)
+        return x / positive / positive
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return ``m - x log m`` and the derivative."""
-        positive = m + EPSILON
+        positive = above_zero(x, m)
         slope = x / positive
         slope *= -1.0
         slope += 1.0
@@ -239,38 +241,34 @@ class NegativeBinomialLoss(PositiveLoss):
     def __post_init__(self) -> None:
         check_above_zero("NegativeBinomialLoss", "failures", self.failures)
 
-    @property
-    def _epsilon(self) -> float:
-        """What is added to the odds, so that the mean changes by ``EPSILON``."""
-        return EPSILON / self.failures
-
     def value(self, x: Array, m: Array) -> Array:
-        """Return ``(r + x) log(1 + m) - x log m`` plus what makes its minimum zero."""
+        """Return ``r log(1 + m) + x log(1 + 1 / m)`` plus what makes its minimum zero."""
         return self.evaluate(x, m)[0] + self.offset(x)
 
     def derivative(self, x: Array, m: Array) -> Array:
-        """Return ``(r + x) / (1 + m) - x / m``."""
-        odds = m + self._epsilon
-        return (self.failures + x) / (1.0 + odds) - x / odds
+        """Return ``(r - x / m) / (1 + m)``."""
+        odds = above_zero(x / self.failures, m)
+        return (self.failures - x / odds) / (1.0 + odds)
 
     def curvature(self, x: Array, m: Array) -> Array:
-        """Return ``x / m² - (r + x) / (1 + m)²``."""
-        odds = m + self._epsilon
-        return x / odds**2 - (self.failures + x) / (1.0 + odds) ** 2
+        """Return ``(x / m (2 + 1 / m) - r) / (1 + m)²``."""
+        odds = above_zero(x / self.failures, m)
+        whole = 1.0 + odds
+        return (x / odds * (2.0 + 1.0 / odds) - self.failures) / whole / whole
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
-        """Return ``(r + x) log(1 + m) - x log m`` and the derivative."""
+        """Return ``r log(1 + m) + x log(1 + 1 / m)`` and the derivative."""
         xp = array_namespace(m)
-        odds = m + self._epsilon
-        whole = 1.0 + odds
-        both = self.failures + x
-        return both * xp.log(whole) - x * xp.log(odds), both / whole - x / odds
+        odds = above_zero(x / self.failures, m)
+        value = self.failures * xp.log1p(odds) + x * xp.log1p(1.0 / odds)
+        return value, (self.failures - x / odds) / (1.0 + odds)
 
     def offset(self, x: Array) -> Array:
-        """Return ``x log(x / r) - (r + x) log(1 + x / r)``."""
-        best = x / self.failures
+        """Return ``-r log(1 + x / r) - x log(1 + r / x)``."""
         xp = array_namespace(x)
-        return self.failures * (x_log_x(best) - (1.0 + best) * xp.log1p(best))
+        best = xp.where(x > 0, x / self.failures, xp.ones_like(x))
+        value = -self.failures * xp.log1p(best) - x * xp.log1p(1.0 / best)
+        return xp.where(x > 0, value, xp.zeros_like(x))
 
     def mean(self, m: Array) -> Array:
         """Return ``failures`` times the odds."""

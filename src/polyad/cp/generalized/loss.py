@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
     from polyad.arrays import Array
 
-#: Added to the model values of losses that are bounded below.
+#: The part of an entry that is added to the model values of losses that are bounded below.
 EPSILON = 1e-10
+#: What is added where the entry is zero. There only powers below one have a slope without bound:
+#: this one is still below that of an entry of size one, so that a zero cannot hold what it needs.
+ZERO = 1e-20
 # The relative step of a central difference: the cube root of the rounding of double precision.
 _STEP = 6e-6
 
@@ -215,6 +218,12 @@ class CustomLoss(Loss):
 
     def __repr__(self) -> str:
         return f"CustomLoss({self._value!r}, {self._derivative!r}, lower={self.lower!r})"
+
+
+def above_zero(x: Array, m: Array) -> Array:
+    """Return model values, moved off zero by what does not matter to the loss of their entries."""
+    xp = array_namespace(m)
+    return m + xp.where(x > 0, EPSILON * x, xp.full_like(x, ZERO))
 
 
 def overwritten_log(a: Array) -> Array:

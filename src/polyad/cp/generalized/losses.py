@@ -9,8 +9,8 @@ elsewhere (half the deviance), so that a relative change of the objective means 
 this adds to the likelihood does not depend on :math:`m`; it is ``offset``, which a fit adds once.
 
 Losses that are bounded below take logarithms or powers of :math:`m \ge 0`. They are functions of
-:math:`m + 10^{-10}`, so that an exact zero of the model has a finite loss. The number is relative:
-a fit divides the data of every loss that has a unit by its size (see ``degree``).
+:math:`m + 10^{-10} x`, so that an exact zero of the model has a finite loss, and small entries are
+treated as large ones are.
 
 Reference: D. Hong, T. G. Kolda, J. A. Duersch, "Generalized Canonical Polyadic Tensor
 Decomposition", SIAM Review 62 (2020), doi:10.1137/18M1203626, table 1.
@@ -32,10 +32,10 @@ from polyad.cp.generalized.discrete import (
     PoissonLoss,
 )
 from polyad.cp.generalized.loss import (
-    EPSILON,
     CustomLoss,
     Loss,
     PositiveLoss,
+    above_zero,
     check_above_zero,
     overwritten_log,
     x_log_x,
@@ -107,22 +107,23 @@ class GammaLoss(_AboveZeroLoss):
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``x / m - 1 - log(x / m)``."""
-        ratio = x / (m + EPSILON)
+        ratio = x / above_zero(x, m)
         return ratio - 1.0 - array_namespace(m).log(ratio)
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``(1 - x / m) / m``."""
-        positive = m + EPSILON
+        positive = above_zero(x, m)
         return (1.0 - x / positive) / positive
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``(2 x / m - 1) / m²``, which is negative for m above 2 x."""
-        positive = m + EPSILON
-        return (2.0 * x / positive - 1.0) / positive**2
+        positive = above_zero(x, m)
+        # Squares of small numbers vanish.
+        return (2.0 * x / positive - 1.0) / positive / positive
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
-        inverse = 1.0 / (m + EPSILON)
+        inverse = 1.0 / above_zero(x, m)
         ratio = x * inverse
         excess = ratio - 1.0
         inverse *= excess
@@ -139,26 +140,25 @@ class RayleighLoss(_AboveZeroLoss):
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``t - 1 - log t`` of ``t = π x² / (4 m²)``."""
-        square = (math.pi / 4.0) * (x / (m + EPSILON)) ** 2
-        return square - 1.0 - array_namespace(m).log(square)
+        return self.evaluate(x, m)[0]
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``2 (1 - t) / m``."""
-        positive = m + EPSILON
+        positive = above_zero(x, m)
         return (2.0 - (math.pi / 2.0) * (x / positive) ** 2) / positive
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``(6 t - 2) / m²``."""
-        positive = m + EPSILON
-        return ((1.5 * math.pi) * (x / positive) ** 2 - 2.0) / positive**2
+        positive = above_zero(x, m)
+        return ((1.5 * math.pi) * (x / positive) ** 2 - 2.0) / positive / positive
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
-        inverse = 1.0 / (m + EPSILON)
+        inverse = 1.0 / above_zero(x, m)
         ratio = x * inverse
-        square = (math.pi / 4.0) * ratio * ratio
-        excess = square - 1.0
-        return excess - array_namespace(m).log(square), -2.0 * excess * inverse
+        excess = (math.pi / 4.0) * ratio * ratio - 1.0
+        value = excess - math.log(math.pi / 4.0) - 2.0 * array_namespace(m).log(ratio)
+        return value, -2.0 * excess * inverse
 
     def constant(self, mean: float) -> float | None:
         """Return None: it follows from the mean of the squares, which is not given."""
@@ -263,18 +263,18 @@ class BetaDivergenceLoss(PositiveLoss):
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``m^(β-1) - x m^(β-2)``."""
-        positive = m + EPSILON
-        return positive ** (self.beta - 2.0) * (positive - x)
+        positive = above_zero(x, m)
+        return positive ** (self.beta - 1.0) * (1.0 - x / positive)
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``(β-1) m^(β-2) - (β-2) x m^(β-3)``."""
-        positive, beta = m + EPSILON, self.beta
-        return positive ** (beta - 3.0) * ((beta - 1.0) * positive - (beta - 2.0) * x)
+        positive, beta = above_zero(x, m), self.beta
+        return positive ** (beta - 2.0) * ((beta - 1.0) - (beta - 2.0) * x / positive)
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return the value without its last term, and the derivative."""
         xp = array_namespace(m)
-        positive, beta = m + EPSILON, self.beta
+        positive, beta = above_zero(x, m), self.beta
         if beta == 1.0:
             return positive - x * xp.log(positive), 1.0 - x / positive
         if beta == 0.0:

@@ -24,7 +24,7 @@ from scipy.sparse import coo_array
 from polyad.arrays import Array, to_numpy
 from polyad.cp.generalized.cells import Cells
 from polyad.cp.generalized.discrete import PoissonLoss
-from polyad.cp.generalized.loss import EPSILON, Loss
+from polyad.cp.generalized.loss import ZERO, Loss
 from polyad.cp.generalized.losses import GaussianLoss
 from polyad.cp.generalized.problem import GeneralizedProblem, check_domain, find_exponent
 from polyad.tensor.dense import DenseTensor
@@ -317,7 +317,7 @@ class ZerosProblem(ObservedProblem):
             return square, [factors[mode] @ gram_product(factors, mode) for mode in modes]
         if isinstance(self.loss, PoissonLoss):
             sums = [factor.sum(axis=0) for factor in factors]
-            total = float(np.prod(sums, axis=0).sum()) + EPSILON * self.n_observed
+            total = float(np.prod(sums, axis=0).sum()) + ZERO * self.n_observed
             others = [np.prod([sums[k] for k in modes if k != mode], axis=0) for mode in modes]
             return total, [
                 np.broadcast_to(other, factor.shape)

@@ -2,7 +2,8 @@
 
 With the other factors given, each sample is a problem of its own in as many unknowns as there are
 components (see ``newton``). Samples are solved in chunks, which do not see each other: the result
-for a sample does not depend on the others that are given.
+for a sample does not depend on the others that are given. If the loss has a unit, each sample is
+divided by a power of two close to its size: the smallest is solved as well as the largest.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ _CHUNK = 1 << 18
 _MOST_ROWS = 1 << 12
 # Differences of two minima that are not rounding.
 _CLEARLY = 1e-7
+# Powers of two by which a ridge changes with the unit of a sample; beyond, it is all or nothing.
+_MOST_POWERS = 500.0
 
 
 def solve_rows(
@@ -86,20 +89,25 @@ def solve_rows(
     ]
     safe = np.where(alive, length, 1.0)
     loss = problem.loss
-    rules = Rules(loss.lower, ridge / safe**2, loss.is_convex)
+    # A parameter that follows the unit, as Huber's threshold, would differ between samples.
+    degree = loss.degree if loss.divided(2.0) == loss else None
     direction = _start_direction(loss, unit)
     result = np.zeros((problem.shape[0], length.size))
 
     def work(rows: slice, make: Callable[[], Samples]) -> None:
         samples = make()
+        exponents = np.zeros(samples.n_rows, np.int64) if degree is None else samples.divide()
+        powers = np.clip((2.0 - (degree or 0.0)) * exponents, -_MOST_POWERS, _MOST_POWERS)
+        rules = Rules(loss.lower, np.exp2(powers)[:, None] * (ridge / safe**2), loss.is_convex)
         means, counts = samples.means()
         levels = np.array([_level(loss, *own) for own in zip(means, counts, strict=True)])
         solved, sums = minimize_rows(samples, levels[:, None] * direction, rules)
         if known is not None:
-            other, lower = minimize_rows(samples, known[rows] * safe, rules)
+            begun = np.ldexp(known[rows] * safe, -exponents[:, None])
+            other, lower = minimize_rows(samples, begun, rules)
             is_better = lower < sums - _CLEARLY * np.abs(sums)
             solved = np.where(is_better[:, None], other, solved)
-        result[rows] = solved * (counts > 0)[:, None]
+        result[rows] = np.ldexp(solved, exponents[:, None]) * (counts > 0)[:, None]
 
     run_blocks(work, _chunks(problem, unit, exact=exact))
     rescaled: Matrix = result * alive / safe

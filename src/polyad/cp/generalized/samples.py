@@ -45,6 +45,10 @@ class Samples(RowSource):
     def means(self) -> tuple[Matrix, Matrix]:
         """Return the mean of the known entries of each row, and their number."""
 
+    @abstractmethod
+    def divide(self) -> NDArray[np.int64]:
+        """Divide each row by a power of two close to its largest entry; return the exponents."""
+
 
 class Basis:
     """The products of the other factors at some cells of a sample, and their pairs.
@@ -88,6 +92,11 @@ def unpacked(packed: Matrix, n_components: int) -> Matrix:
     return full
 
 
+def _exponents(sizes: Matrix) -> NDArray[np.int64]:
+    """Return the powers of two next to some sizes, zero for zero."""
+    return np.frexp(sizes)[1].astype(np.int64)
+
+
 class DenseSamples(Samples):
     """Samples of dense data.
 
@@ -116,6 +125,13 @@ class DenseSamples(Samples):
         counts = self._observed.sum(axis=1).astype(np.float64)
         sums = np.where(self._observed, self._x, 0.0).sum(axis=1)
         return sums / np.maximum(counts, 1.0), counts
+
+    def divide(self) -> NDArray[np.int64]:
+        """Divide each row by its size."""
+        known = True if self._observed is None else self._observed
+        exponents = _exponents(np.max(np.abs(self._x), axis=1, initial=0.0, where=known))
+        self._x = np.ldexp(self._x, -exponents[:, None])
+        return exponents
 
     def evaluate(self, index: NDArray[Any], a: Matrix) -> Rows:
         """Return the sums of some rows."""
@@ -273,11 +289,22 @@ class EntrySamples(Samples):
     def means(self) -> tuple[Matrix, Matrix]:
         """Return the mean of the known entries of each row, and their number."""
         counts = np.diff(self._starts).astype(np.float64)
-        before = np.concatenate([[0.0], np.cumsum(self._values)])
-        sums = np.diff(before[self._starts])
+        sums = np.bincount(self._row_of_entries(), self._values, minlength=self.n_rows)
         if self._term is not None:
             counts[:] = prod(len(factor) for factor in self._others)
         return sums / np.maximum(counts, 1.0), counts
+
+    def divide(self) -> NDArray[np.int64]:
+        """Divide each row by its size."""
+        row = self._row_of_entries()
+        largest = np.zeros(self.n_rows)
+        np.maximum.at(largest, row, np.abs(self._values))
+        exponents = _exponents(largest)
+        self._values = np.ldexp(self._values, -exponents[row])
+        return exponents
+
+    def _row_of_entries(self) -> NDArray[np.int64]:
+        return np.repeat(np.arange(self.n_rows), np.diff(self._starts))
 
     def evaluate(self, index: NDArray[Any], a: Matrix) -> Rows:
         """Return the sums of some rows."""

@@ -6,7 +6,8 @@ Problem
     factors not negative where the loss has that bound.
 Update
     One step of limited-memory BFGS with lower bounds (``fitting.quasi_newton``) on the vector of
-    all free factors, with exact gradients (``objective``).
+    all free factors, with exact gradients (``objective``). Rows of data over many decades have
+    units of their own (``sizes``).
 Stopping
     The driver's: relative change of the objective, or an objective at the rounding level. An
     iteration that lowers the objective by less than the tolerance is made of several steps.
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from polyad.cp.generalized.rows import solve_rows
+from polyad.cp.generalized.sizes import slice_exponents
 from polyad.cp.solver import FactorSolver, balance
 from polyad.fitting.quasi_newton import QuasiNewton, QuasiNewtonState
 
@@ -56,7 +58,8 @@ _PATIENCE = 4
 class GeneralizedState:
     """The factors, the objective, and what the quasi-Newton method remembers.
 
-    ``gradient``, ``steps`` and ``changes`` are vectors of all free factors, one after another.
+    ``gradient``, ``steps`` and ``changes`` are vectors of all free factors, one after another, in
+    the units of their rows.
     """
 
     factors: list[Array]
@@ -103,6 +106,9 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         scale = abs(problem.constant()[1]) + abs(problem.offset)
         self.floor = _ROUNDING * scale * problem.unit
         self.least = problem.loss.least
+        # Rows with these units are curved alike: see ``sizes``.
+        bend = 1.0 - 0.5 * (1.0 if problem.loss.degree is None else problem.loss.degree)
+        self._units = [np.exp2(bend * own)[:, None] for own in slice_exponents(problem)]
 
     def init(self, factors: Sequence[Array]) -> GeneralizedState:
         """Return the state of given factors; rows without observations are zero."""
@@ -110,8 +116,13 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         for mode in self.free_modes:
             seen = self.problem.observed_slices(mode)
             own[mode] = own[mode] if seen is None else own[mode] * seen[:, None]
-        balanced = balance(own, self.free_modes)
-        start = self._method(balanced).begin(self._joined(balanced))
+        # The ridge is least if lengths are equal, quasi-Newton steps are best if rows are.
+        units = [1.0] * len(own) if self.ridge else self._units
+        shared = balance(
+            [part / unit for part, unit in zip(own, units, strict=True)], self.free_modes
+        )
+        balanced = [part * unit for part, unit in zip(shared, units, strict=True)]
+        start = self._method(balanced).begin(self._point(balanced))
         return self._state(balanced, start)
 
     def step(self, state: GeneralizedState) -> GeneralizedState:
@@ -148,17 +159,23 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
 
     def _evaluate(self, factors: Sequence[Matrix], point: Matrix) -> tuple[float, Matrix]:
         """Return the objective and its gradient at a vector of the free factors."""
+        own = self._parted(factors, point)
         with np.errstate(all="ignore"):  # a value that is not finite is too far
-            value, gradients = self.problem.evaluate(self._parted(factors, point))
-        gradient = self._joined(gradients)
+            value, gradients = self.problem.evaluate(own)
+            gradient = self._joined(
+                [
+                    unit * (gradient + self.ridge * factor)
+                    for unit, gradient, factor in zip(self._units, gradients, own, strict=True)
+                ]
+            )
+            value += 0.5 * self.ridge * sum(float(np.sum(own[k] ** 2)) for k in self.free_modes)
         if not (math.isfinite(value) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(point)
-        value += 0.5 * self.ridge * float(point @ point)
-        return value, gradient + self.ridge * point
+        return value, gradient
 
     def _memory(self, state: GeneralizedState) -> QuasiNewtonState:
         return QuasiNewtonState(
-            self._joined(state.factors),
+            self._point(state.factors),
             state.gradient,
             state.value,
             state.steps,
@@ -178,6 +195,10 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
             memory.is_final,
         )
 
+    def _point(self, factors: Sequence[Matrix]) -> Matrix:
+        """Return the vector of the free factors, each row divided by its unit."""
+        return self._joined([own / unit for own, unit in zip(factors, self._units, strict=True)])
+
     def _joined(self, matrices: Sequence[Matrix]) -> Matrix:
         """Return the free factors, or what belongs to them, as one vector."""
         return np.concatenate([np.ravel(matrices[k]) for k in self.free_modes])
@@ -187,7 +208,7 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         result, first = list(factors), 0
         for k in self.free_modes:
             size = factors[k].size
-            result[k] = point[first : first + size].reshape(factors[k].shape)
+            result[k] = point[first : first + size].reshape(factors[k].shape) * self._units[k]
             first += size
         return result
 

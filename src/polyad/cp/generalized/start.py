@@ -9,6 +9,7 @@ import numpy as np
 
 from polyad.arrays import to_numpy
 from polyad.cp.generalized.losses import HuberLoss
+from polyad.cp.generalized.sizes import slice_exponents
 from polyad.tensor.products import gram_product
 from polyad.tensor.sparse import SparseTensor
 
@@ -85,9 +86,12 @@ def _some_entries(problem: GeneralizedProblem) -> Matrix:
 def _positive(
     problem: GeneralizedProblem, n_components: int, generator: np.random.Generator
 ) -> list[Matrix]:
-    """Return positive factors of a model whose mean is the best constant."""
+    """Return positive factors of a model whose mean is the best constant, and slices follow it."""
     # Between 0.1 and 1: every component can still become anything, and no cell is impossible.
-    factors = [generator.uniform(0.1, 1.0, (size, n_components)) for size in problem.shape]
+    factors = [
+        generator.uniform(0.1, 1.0, (size, n_components)) * np.exp2(exponents)[:, None]
+        for size, exponents in zip(problem.shape, slice_exponents(problem), strict=True)
+    ]
     level = problem.constant()[0]
     level = level if math.isfinite(level) else _CERTAIN
     if level == 0 and not problem.is_zero:
