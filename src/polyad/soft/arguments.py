@@ -82,10 +82,13 @@ def as_type(numbers: NDArray[Any], dtype: Any) -> NDArray[Any]:
     """Return results in the type of the argument, and refuse those that it cannot hold."""
     with np.errstate(over="ignore"):
         result = np.ascontiguousarray(numbers, dtype=dtype)
-    if dtype == np.float32 and not np.isfinite(result).all():
+    if not np.isfinite(result).all():
         message = (
             "A result is too large for float32, the type of the argument that it belongs to. Give "
             "that as float64, or scale it."
+            if dtype == np.float32
+            else "A result is no finite number: values are too far apart for this epsilon. Use "
+            "squash=True, scale the values to about [0, 1], or increase epsilon."
         )
         raise NumericalError(message)
     return result

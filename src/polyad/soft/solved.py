@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Beside the largest weight.
 _NOTHING = 1e-100
+# Gaps between values that are left as they are, and the exponent that is surely nothing.
+_FAR, _HARD = 1e3, 1500.0
 
 
 def normalise(weights: Table) -> tuple[Table, Table]:
@@ -43,6 +45,28 @@ def middles(x: Table) -> Table:
     low, high = x.min(axis=1, keepdims=True), x.max(axis=1, keepdims=True)
     middle: Table = np.where(low == high, low, 0.5 * low + 0.5 * high)
     return middle
+
+
+def nearer(x: Table, n_targets: int, epsilon: float) -> Table:
+    """Return values with gaps that are no wider than what the plans of squared costs can tell.
+
+    For values ``x < x'`` and targets ``y < y'`` such a plan has ``P(x, y') P(x', y) / (P(x, y)
+    P(x', y')) = exp(-2 (x' - x) (y' - y) / epsilon)``. Once that is nothing, a wider gap changes
+    nothing, but takes the digits of the other values, and at last overflows.
+    """
+    widest = max(_FAR, _HARD * epsilon * n_targets)
+    order = np.argsort(x, axis=1)
+    ordered = np.take_along_axis(x, order, axis=1)
+    with np.errstate(over="ignore"):  # infinite gaps are wide
+        gaps = np.diff(ordered, axis=1)
+    rows = np.flatnonzero((gaps > widest).any(axis=1) | (np.abs(ordered[:, 0]) > widest))
+    if not rows.size:
+        return x
+    result = x.copy()
+    start = np.clip(ordered[rows, :1], -widest, widest)
+    steps = np.cumsum(np.hstack([start, np.minimum(gaps[rows], widest)]), axis=1)
+    result[rows[:, None], order[rows]] = steps
+    return result
 
 
 def pull_normalised(shares: Table, totals: Table, gradient: Table) -> Table:
@@ -107,9 +131,11 @@ def solve_rows(
     b, b_total = normalise(target_weights)
     squashed = squash(x, a) if settings.squash else None
     y = np.linspace(0.0, 1.0, b.shape[1])[None]
+    values = x if squashed is None else squashed.values
+    if settings.cost is None and settings.n_iter is None:
+        values = nearer(values, b.shape[1], settings.epsilon)
     transport = RowTransport(
-        x if squashed is None else squashed.values,
-        *(y, a, b),
+        *(values, y, a, b),
         epsilon=settings.epsilon,
         cost=settings.cost,
     )

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _STEEPNESS = np.pi / np.sqrt(3.0)
 # Differences of larger numbers may overflow.
 _HUGE, _SHRINK = 1e300, 2.0**-4
+# Of values without weight, which nothing bounds: their squares are still numbers.
+_FARTHEST = 1e150
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Squashed:
         slope = np.where(self.rate > 0.0, slope, 0.0)
         total = slope.sum(axis=1, keepdims=True)
         moment = (slope * self.standard).sum(axis=1, keepdims=True)
-        by_input = self.rate * (slope - a * (total + self.standard * moment))
+        with np.errstate(over="ignore"):  # told by those who asked
+            by_input = self.rate * (slope - a * (total + self.standard * moment))
         return by_input, -self.standard * (total + 0.5 * self.standard * moment)
 
 
@@ -65,12 +68,14 @@ def squash(x: Table, a: Table) -> Squashed:
     span = high * shrink - low * shrink
     is_constant = span == 0.0
     unit = np.where(is_constant, 1.0, span)
-    standard = (x * shrink - low * shrink) / unit
+    with np.errstate(over="ignore"):
+        standard = np.clip((x * shrink - low * shrink) / unit, -_FARTHEST, _FARTHEST)
     standard -= (a * standard).sum(axis=1, keepdims=True)
     deviation = np.sqrt((a * standard**2).sum(axis=1, keepdims=True))
     standard /= np.where(is_constant, 1.0, deviation)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", divide="ignore"):
         values = 1.0 / (1.0 + np.exp(-_STEEPNESS * standard))
-        # It may be too large for a number: then so is the gradient, which is told.
+        # It may be too large for a number: then so is any gradient but zero, which is told.
         rate = np.where(is_constant, 0.0, shrink / (unit * np.where(is_constant, 1.0, deviation)))
+        rate = np.minimum(rate, np.finfo(np.float64).max)
     return Squashed(values, standard, rate)

@@ -375,7 +375,8 @@ class RowTransport:
         x, y = self.rows.x[first:last, :, None], self.rows.y
         y = (y[first:last] if len(y) > 1 else y)[:, None, :]
         shape = last - first, x.shape[1], y.shape[2]
-        return read_table(getattr(cost, what)(x, y), shape, what)
+        with np.errstate(over="ignore"):  # what is infinite is refused
+            return read_table(getattr(cost, what)(x, y), shape, what)
 
     def _tables(self, first: int, last: int, *, with_slopes: bool = False) -> tuple[Table, Table]:
         """Return the costs of some rows and their slopes, (rows, m, n), if they are one's own."""
