@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 _FALL = 4.0
 _STEPS_ON_THE_WAY = 100
 _TOL_ON_THE_WAY = 1e-3
+# Of sums of exponentials, for each unit of their exponents.
+_ROUNDING = 4 * 2.0**-52
+# Errors of exponents at which a plan is not known any more, however coarse the tolerance.
+_BLURRED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class SinkhornResult:
     residual : float
         The change of the potentials in the last step, in units of epsilon.
     converged : bool
+        Whether that is at most ``tol``, and the sums of the plan are as near to the masses.
     """
 
     plan: NDArray[np.float64]
@@ -80,7 +85,8 @@ def sinkhorn(
     marginal_penalty : float, optional
         Weight of the divergences of the marginals. Without it they are met exactly.
     tol : float, default=1e-9
-        Of the change of the potentials in a step, in units of epsilon.
+        Of the change of the potentials in a step, in units of epsilon, and, without a penalty, of
+        the sums of the plan, as a part of the mass.
     max_iter : int, default=10000
 
     Returns
@@ -103,17 +109,19 @@ def sinkhorn(
         raise InvalidInputError(message)
     if marginal_penalty is None:
         check_masses(float(left.sum()), float(right.sum()), "a and b")
+        # What rounding makes of equal masses cannot be met by both sides of a plan.
+        right = right * (left.sum() / right.sum()) if right.any() else right
     elif not isinstance(marginal_penalty, Real) or not 0 < marginal_penalty < np.inf:
         message = f"marginal_penalty={marginal_penalty!r} must be a finite number above zero."
         raise InvalidInputError(message)
     rows, columns = np.flatnonzero(left), np.flatnonzero(right)
     plan = np.zeros(matrix.shape)
     f, g = np.full(left.size, -np.inf), np.full(right.size, -np.inf)
-    residual, used = 0.0, 0
+    residual, used, done = 0.0, 0, True
     if rows.size and columns.size:
         inner = matrix[np.ix_(rows, columns)]
         logs = np.log(left[rows]), np.log(right[columns])
-        f[rows], g[columns], residual, used = _potentials(
+        f[rows], g[columns], residual, used, done = _potentials(
             inner, logs, (epsilon, marginal_penalty), (tol, max_iter)
         )
         exponent = (f[rows][:, None] + g[columns] - inner) / epsilon - 1.0
@@ -123,7 +131,25 @@ def sinkhorn(
         value += marginal_penalty * (
             _divergence(plan.sum(axis=1), left) + _divergence(plan.sum(axis=0), right)
         )
-    return SinkhornResult(plan, f, g, value, used, residual, bool(residual <= tol))
+    done = done and bool(np.isfinite(plan).all())
+    return SinkhornResult(plan, f, g, value, used, residual, done)
+
+
+def _is_met(
+    cost: NDArray[np.float64], potentials: tuple[Vector, Vector], log_mass: Vector, limit: float
+) -> bool:
+    """Say whether the columns of a plan have their masses, up to a part of all mass and rounding.
+
+    Cost and potentials are in units of epsilon.
+    """
+    f, g = potentials
+    exponent = f[:, None] + g - cost - 1.0
+    highest = float(log_mass.max())
+    with np.errstate(over="ignore"):  # what is infinite is not met
+        missed = np.abs(np.exp(exponent - highest).sum(axis=0) - np.exp(log_mass - highest)).max()
+    whole = float(np.exp(log_mass - highest).sum())
+    largest = max(float(np.abs(part).max()) for part in (f, g, cost))
+    return bool(missed <= (limit + _ROUNDING * largest) * whole)
 
 
 def check_masses(left: float, right: float, what: str, *, rtol: float = 1e-6) -> None:
@@ -141,22 +167,25 @@ def _potentials(
     logs: tuple[Vector, Vector],
     strength: tuple[float, float | None],
     limits: tuple[float, int],
-) -> tuple[Vector, Vector, float, int]:
-    """Return both potentials, the last change and the number of steps."""
+) -> tuple[Vector, Vector, float, int, bool]:
+    """Return both potentials, the last change, the number of steps, and whether they suffice."""
     epsilon, penalty = strength
     tol, max_iter = limits
     f, g = np.zeros(cost.shape[0]), np.zeros(cost.shape[1])
     current = max(epsilon, float(cost.max(initial=0.0)))
-    used, change = 0, np.inf
+    used = 0
     while True:
         last = current <= epsilon
         current = max(current, epsilon)
-        tau = None if penalty is None else penalty / current
-        steps = max_iter - used if last else min(_STEPS_ON_THE_WAY, max_iter - used)
+        # One for marginals that are met, less for those that are only paid for.
+        strictness = 1.0 if penalty is None else 1.0 / (1.0 + current / penalty)
+        # The last step is for epsilon itself: potentials of another make no plan.
+        steps = max_iter - used if last else min(_STEPS_ON_THE_WAY, max_iter - used - 1)
+        change, done = np.inf, False
         for _ in range(steps):
             old = g
-            g = _update(cost.T, f, logs[1], current, tau)
-            f = _update(cost, g, logs[0], current, tau)
+            g = _update(cost.T, f, logs[1], current, strictness)
+            f = _update(cost, g, logs[0], current, strictness)
             if penalty is not None:
                 g, f = _shift(f, g, logs, penalty)
             used += 1
@@ -164,23 +193,28 @@ def _potentials(
             if penalty is None:
                 moved = moved - moved.mean()
             change = float(np.max(np.abs(moved))) / current
-            if change <= (tol if last else _TOL_ON_THE_WAY):
+            done = change <= (tol if last else _TOL_ON_THE_WAY)
+            if done and last and penalty is None:
+                done = _is_met(cost / epsilon, (f / epsilon, g / epsilon), logs[1], tol)
+            if done:
                 break
         if last:
             break
         current /= _FALL
-    # The last step of f met its marginal; in the balanced case g is within the change.
-    return f, g, change, used
+    # The last step of f met its marginal; in the balanced case g is within the change. Potentials
+    # beside which epsilon is rounding, as a huge penalty makes them, are no solution.
+    largest = max(float(np.abs(part).max()) for part in (f, g)) / epsilon
+    done = done and _ROUNDING * largest <= max(tol, _BLURRED)
+    return f, g, change, used, done
 
 
 def _update(
-    cost: NDArray[np.float64], other: Vector, log_mass: Vector, epsilon: float, tau: float | None
+    cost: NDArray[np.float64], other: Vector, log_mass: Vector, epsilon: float, strictness: float
 ) -> Vector:
     exponent = (other - cost) / epsilon - 1.0
     largest = exponent.max(axis=1)
     total = largest + np.log(np.exp(exponent - largest[:, None]).sum(axis=1))
-    phi = 1.0 if tau is None else tau / (tau + 1.0)
-    updated: Vector = epsilon * phi * (log_mass - total)
+    updated: Vector = epsilon * strictness * (log_mass - total)
     return updated
 
 
