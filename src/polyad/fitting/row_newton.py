@@ -92,6 +92,7 @@ class Rules:
     is_convex: bool
 
 
+@np.errstate(all="ignore")  # what is not finite is never better
 def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matrix, Matrix]:
     """Return the best coefficients of each row, and the sums there.
 
@@ -120,7 +121,7 @@ def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matri
         promised = -np.einsum("nr,nr->n", own.gradient, step)
         tried = _evaluate(source, index, new, rules)
         rounding = _ROUNDING * np.maximum(np.abs(own.value), first[index])
-        # A comparison with NaN is False: what is not finite is never better.
+        # A comparison with NaN is False.
         rise = np.einsum("nr,nr->n", tried.gradient, step)
         # Lower, but steeper than before, is the foot of a wall: a logarithm of nearly zero.
         better = (tried.value <= own.value) & (rise <= promised)
@@ -140,8 +141,7 @@ def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matri
 
 
 def _evaluate(source: RowSource, index: NDArray[Any], a: Matrix, rules: Rules) -> Rows:
-    with np.errstate(all="ignore"):  # what is not finite is refused above
-        rows = source.evaluate(index, a)
+    rows = source.evaluate(index, a)
     ridge = np.broadcast_to(rules.ridge, (source.n_rows, a.shape[1]))[index]
     rows.value += 0.5 * np.sum(ridge * a * a, axis=1)
     rows.gradient += ridge * a

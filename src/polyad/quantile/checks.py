@@ -9,7 +9,7 @@ import numpy as np
 from polyad.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.quantile.divergence import Frobenius, KullbackLeibler, needs_positive
-from polyad.validation import refuse_negative
+from polyad.validation import refuse_negative, try_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,24 +129,11 @@ def check_divergence(divergence: Any, table: FeatureTable) -> None:
 
 def _tried(divergence: Any, name: str, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
     """Return what a method of a divergence gives for some entries, if that can be used."""
-    given = x.copy(), y.copy()
-    found = np.asarray(getattr(divergence, name)(*given))
     title = f"{name}(x, y) of divergence={divergence!r}"
-    if found.dtype.kind not in "biuf":
-        message = f"{title} gave {found.dtype} numbers; real numbers are needed."
-        raise InvalidTypeError(message)
-    if found.shape != x.shape:
-        message = (
-            f"{title} gave the shape {found.shape} for arrays of shape {x.shape}; a number for "
-            "each entry is needed."
-        )
-        raise InvalidInputError(message)
+    found = try_function(getattr(divergence, name), title, (x, y))
     if not np.isfinite(found).all():
         message = f"{title} is {found[~np.isfinite(found)][0]} for some entry."
         if not needs_positive(divergence):
             message += " If it needs positive numbers, give it an attribute needs_positive = True."
-        raise InvalidInputError(message)
-    if not (np.array_equal(given[0], x) and np.array_equal(given[1], y)):
-        message = f"{title} changes its arguments; it must leave them as they are."
         raise InvalidInputError(message)
     return found

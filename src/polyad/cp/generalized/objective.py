@@ -27,6 +27,7 @@ from polyad.cp.generalized.discrete import PoissonLoss
 from polyad.cp.generalized.loss import ZERO, Loss
 from polyad.cp.generalized.losses import GaussianLoss
 from polyad.cp.generalized.problem import GeneralizedProblem, check_domain, find_exponent
+from polyad.cp.generalized.trial import check_loss
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import (
     cheapest_cut,
@@ -72,6 +73,7 @@ def build_problem(
         given = replace(given, data=canonicalize(given.data))
     check_domain(given, loss, zeros=zeros)
     data = given.data
+    check_loss(loss, data.data if isinstance(data, coo_array) else data)
     if exponent is None:
         exponent = find_exponent(data, loss, zeros=zeros)
     loss = loss.divided(2.0**exponent)

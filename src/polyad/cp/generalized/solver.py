@@ -27,7 +27,7 @@ How this differs from Hong, Kolda and Duersch (2020):
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -131,8 +131,21 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         A short step, as at the foot of a wall of the objective, is not yet the end.
         """
         method, memory = self._method(state.factors), self._memory(state)
+        evaluate, values = method.evaluate, [math.inf]
+
+        def noted(point: Matrix) -> tuple[float, Matrix]:
+            value, gradient = evaluate(point)
+            values.append(value)
+            return value, gradient
+
+        method.evaluate = noted
         for _ in range(_PATIENCE):
+            values.clear()
             memory = method.step(memory)
+            if values and min(values) == math.inf:
+                # However short the step: that is no end, but a loss that fails.
+                memory = replace(memory, value=math.nan)
+                break
             if memory.is_final or state.value - memory.value > self.tol * abs(state.value):
                 break
         return self._state(state.factors, memory)

@@ -1,0 +1,111 @@
+"""Losses of one's own, tried before the fit: what they return, and their derivative."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from polyad.arrays import to_numpy
+from polyad.cp.generalized.losses import LOSSES
+from polyad.exceptions import InvalidInputError
+from polyad.validation import try_function
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from polyad.arrays import Array
+    from polyad.cp.generalized.loss import Loss
+
+    Vector = NDArray[np.float64]
+
+# Entries that a loss is tried on, and out of how many they are taken.
+_TRIED, _SEEN = 32, 1 << 14
+# Golden section: model values all over a range. In it they are the entry times up to this power of
+# two, or as far away as entries are from each other; those without a unit are about as large.
+_GOLDEN = 0.6180339887498949
+_POWERS = 2.0
+# Differences are known to this part of them, but not at a corner, or where they overflow.
+_CLOSE, _MOST = 0.02, 0.25
+_SOME, _FEW = 0.5, 0.1
+
+
+def check_loss(loss: Loss, stored: Array) -> None:
+    """Refuse a loss of one's own whose numbers cannot be used, or whose derivative is none.
+
+    Parameters
+    ----------
+    loss : Loss
+        Those that have a name are known to be right.
+    stored : array
+        Entries that it accepts; NaN is missing.
+    """
+    if type(loss) in LOSSES.values():
+        return
+    x, m, step = _points(loss, stored)
+    if not x.size:
+        return
+    title = f"(x, m) of loss={loss!r}"
+    with np.errstate(all="ignore"):  # losses may overflow far from the data
+        value = try_function(loss.value, f"value{title}", (x, m))
+        slope = try_function(loss.derivative, f"derivative{title}", (x, m))
+        try_function(loss.curvature, f"curvature{title}", (x, m))
+        fine = float(np.finfo(value.dtype if value.dtype.kind == "f" else np.float64).eps)
+        length = np.cbrt(fine) * step
+        above, below = m + length, m - length
+        up, down = (try_function(loss.value, f"value{title}", (x, at)) for at in (above, below))
+        difference = (np.asarray(up, np.float64) - down) / (above - below)
+        rounding = 8.0 * fine * np.maximum(np.abs(up), np.abs(down)) / length
+        allowed = _CLOSE * np.maximum(np.abs(difference), np.abs(slope)) + rounding
+        is_known = np.isfinite(difference) & np.isfinite(slope)
+        wrong = np.abs(difference - slope)[is_known] > allowed[is_known]
+    is_nan = np.isnan(value) | np.isnan(slope)
+    # Without a bound, some of the model values may be none for this loss.
+    if is_nan.mean() > (0.0 if loss.lower == 0 else _FEW) or is_known.mean() < _SOME:
+        first = int(np.argmax(is_nan if is_nan.any() else ~is_known))
+        message = (
+            f"value{title} is {float(value[first])}, and its derivative {float(slope[first])}, for "
+            f"x={x[first]:.6g} and m={m[first]:.6g}; finite numbers are needed. Give lower=0 to a "
+            "loss of model values that are not negative, and scale data to what it is made for."
+        )
+        raise InvalidInputError(message)
+    if wrong.mean() > _MOST:
+        first = int(np.flatnonzero(is_known)[np.argmax(wrong)])
+        message = (
+            f"derivative{title} is not the derivative of value(x, m) with respect to m: for "
+            f"x={x[first]:.6g} and m={m[first]:.6g} it gives {float(slope[first]):.6g}, and "
+            f"differences of the value give {float(difference[first]):.6g}. They differ for "
+            f"{wrong.mean():.0%} of the points that were tried."
+        )
+        raise InvalidInputError(message)
+
+
+def _points(loss: Loss, stored: Array) -> tuple[Vector, Vector, Vector]:
+    """Return entries of all sizes, model values that they suggest, and the unit of these."""
+    entries = _some(stored)
+    if not entries.size:
+        return entries, entries, entries
+    part = _GOLDEN * np.arange(1, entries.size + 1) % 1.0
+    sizes = np.abs(entries[entries != 0])
+    typical = float(np.median(sizes)) if sizes.size else 1.0
+    if loss.lower == 0:
+        m = np.where(entries > 0, entries, typical) * 2.0 ** (_POWERS * (2.0 * part - 1.0))
+        return entries, m, m
+    spread = float(entries.max() - entries.min()) or typical
+    near = entries + spread * (2.0 * part - 1.0)
+    # The model may have no unit, as logarithms do not.
+    plain = _POWERS * (2.0 * part - 1.0)
+    unit = np.maximum(np.abs(near), spread)
+    x = np.concatenate([entries, entries])
+    return x, np.concatenate([near, plain]), np.concatenate([unit, np.ones_like(plain)])
+
+
+def _some(stored: Array) -> Vector:
+    """Return some of the entries, evenly out of their order."""
+    flat = array_namespace(stored).reshape(stored, (-1,))
+    some: NDArray[Any] = to_numpy(flat[:: max(1, flat.shape[0] // _SEEN)])
+    entries = np.unique(some[~np.isnan(some)]).astype(np.float64)
+    chosen = np.linspace(0, entries.size - 1, min(_TRIED, entries.size)).astype(int)
+    result: Vector = entries[chosen]
+    return result
