@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 
 import polyad
 from polyad import LabelledTensor
@@ -16,7 +17,9 @@ from polyad.io.model import restored
 from tests.fuzz.mutations import mutated, mutated_bytes
 
 SHAPE = (7, 5, 4)
-MUTATIONS = 5000
+# 5,000 in all: fewer of the classes whose use takes longest.
+MUTATIONS = {"GeneralizedCP": 200, "QMF": 200, "WassersteinCP": 200}
+OTHERS = 490
 
 
 def tensor():
@@ -114,7 +117,7 @@ def outcome_of(load, name):
         return f"load: {error!r}"
     try:
         results = use(model, name)
-    except PolyadError:
+    except (PolyadError, NotFittedError):  # a file may hold a model that was never fitted
         return ""
     except Exception as error:
         return f"use: {error!r}"
@@ -126,7 +129,7 @@ def test_a_changed_file_is_refused_or_harmless(folder, name):
     content = read_archive(saved(name, folder)[1], "model")
     rng = np.random.default_rng(list(name.encode()))
     outcomes = []
-    for number in range(-(-MUTATIONS // len(MODELS))):
+    for number in range(MUTATIONS.get(name, OTHERS)):
         says, changed = mutated(content, rng)
         load = functools.partial(restored, changed, "changed.polyad")
         if number % 20 == 0:
