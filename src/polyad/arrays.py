@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,3 +24,18 @@ def to_numpy(array: Array) -> np.ndarray:
     elif is_cupy_array(array):
         array = array.get()
     return np.asarray(array)
+
+
+def is_finite(value: Any) -> bool:
+    """Say whether all numbers of a number, an array or a list of them are finite."""
+    if isinstance(value, (list, tuple)):
+        return all(is_finite(item) for item in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    from array_api_compat import array_namespace, is_array_api_obj
+
+    if not is_array_api_obj(value):
+        return True
+    xp = array_namespace(value)
+    is_number = xp.isdtype(value.dtype, "real floating")
+    return not is_number or bool(xp.all(xp.isfinite(value)))

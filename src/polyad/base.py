@@ -6,6 +6,7 @@ saving, and the warning of a fit that did not converge.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -15,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from polyad import saving
-from polyad.arrays import Array, to_numpy
+from polyad.arrays import Array, is_finite, to_numpy
 from polyad.exceptions import (
     DataWarning,
     InvalidInputError,
@@ -25,6 +26,7 @@ from polyad.exceptions import (
     warn_user,
 )
 from polyad.fitting.archive import write_archive
+from polyad.fitting.driver import FitError, FitResult
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.tensor.label_values import find_labels, shown
 from polyad.tensor.labels import LabelledTensor
@@ -33,7 +35,7 @@ from polyad.validation import TensorInput, as_tensor_input
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pandas as pd
 
@@ -98,6 +100,31 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _validate_fit(self, X: Any, *, mask: Any = None) -> TensorInput:
         """Validate training data; what was fitted before stays until the new fit is done."""
         return as_tensor_input(X, allow_nan=self._accepts_nan, mask=mask)
+
+    @contextmanager
+    def _storing(self, result: FitResult[Any], broken: FitError | None = None) -> Iterator[None]:
+        """Let a result be kept; what was fitted before stays if it is not finite.
+
+        ``broken`` is the error that ended the fit, if one did, which is then raised.
+        """
+        before = dict(vars(self))
+        try:
+            yield
+            wrong = [
+                name
+                for name in self._rules()
+                if name != "labels_" and not is_finite(vars(self).get(name))
+            ]
+            if wrong:
+                message = (
+                    f"The model that {type(self).__name__} has after iteration "
+                    f"{result.history.n_iter} is not finite in {', '.join(wrong)}, so it is not "
+                    "kept. Use float64 input, scale the data, or add a penalty."
+                )
+                raise broken or FitError(message, result)
+        except BaseException:
+            self.__dict__ = before
+            raise
 
     def _remember(self, X: Any, given: TensorInput) -> None:
         """Keep what new samples are compared with: names and labels."""

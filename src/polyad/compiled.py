@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from numba import njit
+from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 if sys.platform != "win32":
@@ -23,6 +24,15 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 _REGROUP = {"contract", "nsz", "reassoc"}
 _IN_ORDER = {"contract", "nsz"}
+
+_events: Any = event  # which has no types
+_timer = _events.TimingListener()
+_events.register("numba:compile", _timer)
+
+
+def compile_seconds() -> float:
+    """Return how long this process has been compiling so far."""
+    return float(_timer.duration) if _timer.done else 0.0
 
 
 def kernel(function: Function) -> Function:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _limit: ContextVar[int | None] = ContextVar("polyad_thread_limit", default=None)
+_is_over: ContextVar[Callable[[], bool] | None] = ContextVar("polyad_is_over", default=None)
+
+
+class OutOfTimeError(Exception):
+    """A computation was ended by :func:`ended_when`."""
 
 
 def available_threads() -> int:
@@ -70,6 +75,22 @@ def thread_limit(n_jobs: int | None) -> Iterator[None]:
             yield
     finally:
         _limit.reset(token)
+
+
+@contextmanager
+def ended_when(is_over: Callable[[], bool]) -> Iterator[None]:
+    """End the enclosed computation before its next block once ``is_over()``.
+
+    Raises
+    ------
+    OutOfTimeError
+        If it was ended.
+    """
+    token = _is_over.set(is_over)
+    try:
+        yield
+    finally:
+        _is_over.reset(token)
 
 
 class _OneBlasThread:
@@ -149,6 +170,7 @@ def run_blocks(function: Callable[..., object], blocks: Iterable[tuple[Any, ...]
     """
     pending = deque(blocks)
     n_threads = min(current_threads(), len(pending))
+    is_over = _is_over.get()
 
     def work() -> None:
         while True:
@@ -157,6 +179,8 @@ def run_blocks(function: Callable[..., object], blocks: Iterable[tuple[Any, ...]
             except IndexError:
                 return
             try:
+                if is_over is not None and is_over():
+                    raise OutOfTimeError
                 function(*block)
             except BaseException:
                 # The other threads finish the block they hold and take no other.

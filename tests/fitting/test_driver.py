@@ -264,3 +264,20 @@ def test_a_restart_that_breaks_down_at_its_start_costs_nothing_else():
     assert result.status is Status.MAX_ITER
     with pytest.raises(FitError, match="at the start"):
         fit_best(Halving(), lambda _number, seed: sometimes(1, seed), [0, 1], FitOptions())
+
+
+def test_a_fit_that_comes_to_rest_above_its_start_has_diverged():
+    result = fit(ScriptedWithoutPromise([1.0, 5.0, 5.0, 5.0]), tol=1e-3)
+    assert result.status is Status.DIVERGED
+    assert result.best_objective == 1.0
+    # As far above it as the tolerance sees no difference: at rest where it started.
+    result = fit(ScriptedWithoutPromise([1.0, 1.0005, 1.0005]), tol=1e-3)
+    assert result.status is Status.CONVERGED
+
+
+def test_a_model_that_is_worse_than_none_has_diverged():
+    solver = Noisy([1.0, 4.0, 3.0, 3.0, 3.0, 3.0])
+    options = FitOptions(tol=1e-3)
+    assert fit_best(solver, start, [0], options).status is Status.CONVERGED
+    solver.nothing = 2.0
+    assert fit_best(solver, start, [0], options).status is Status.DIVERGED

@@ -99,7 +99,8 @@ class CP(CPFamily):
     modes_ : tuple of str or None
         The names of the modes.
     objective_ : float
-        The objective at the end.
+        The objective of the model; of its ridge term, with the weights shared out over the factors
+        as they were in the fit.
     history_ : History
         The objective and the time at each iteration.
     n_iter_ : int

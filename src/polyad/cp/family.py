@@ -23,6 +23,7 @@ from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
 from polyad.exceptions import InvalidInputError, NumericalError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
+from polyad.fitting.clock import Clock
 from polyad.fitting.driver import FitError, read_callbacks
 from polyad.fitting.identity import UNCOUNTED, fit_identity
 from polyad.tensor.alignment import normalize_components, weight_order
@@ -219,6 +220,7 @@ class CPFamily(TensorEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def _fit(self, X: Any, mask: Any, y: Any = None) -> None:
+        clock = Clock()
         read_callbacks(self.callbacks)
         Checkpoint.of(self.checkpoint)
         earlier = self.kruskal_ if self.warm_start and hasattr(self, "factors_") else None
@@ -255,17 +257,19 @@ class CPFamily(TensorEstimator):
             solver = self._informed_solver(given, y, problem, fixed)
             broken: FitError | None = None
             try:
-                result = self._run(solver, self.init if earlier is None else earlier, identity)
+                start = self.init if earlier is None else earlier
+                result = self._run(solver, start, identity, clock)
             except FitError as error:
                 broken, result = error, error.result
-            self._store(solver, result)
+            with self._storing(result, broken):
+                self._store(solver, result)
         self._remember(X, given)
         self.n_samples_seen_ = given.shape[0]
         if broken is not None:
             raise broken
 
     def _run(
-        self, solver: FactorSolver[Any], init: Any, identity: dict[str, Any]
+        self, solver: FactorSolver[Any], init: Any, identity: dict[str, Any], clock: Clock
     ) -> FitResult[Any]:
         """Fit from each start and return the best."""
         problem = solver.problem
@@ -284,6 +288,7 @@ class CPFamily(TensorEstimator):
             time_budget=self.time_budget,
             callbacks=read_callbacks(self.callbacks),
             verbose=int(self.verbose),
+            clock=clock,
         )
         checkpoint = Checkpoint.of(self.checkpoint)
         resumable = None
@@ -320,7 +325,7 @@ class CPFamily(TensorEstimator):
 
     def _store(self, solver: FactorSolver[Any], result: FitResult[Any]) -> None:
         """Bring a result to canonical form and keep it."""
-        factors = solver.finish(result.state)
+        factors = solver.factors(result.delivered)
         xp = array_namespace(factors[0])
         weights = xp.ones_like(factors[0][0, :]) * 2.0**solver.problem.exponent
         tensor = normalize_components(KruskalTensor(weights, factors), solver.fixed_modes)
@@ -334,7 +339,7 @@ class CPFamily(TensorEstimator):
         self.history_ = result.history
         self.status_ = result.status or Status.DIVERGED
         self.n_iter_ = result.history.n_iter
-        self.objective_ = result.best_objective
+        self.objective_ = result.objective
 
     def _others(self) -> tuple[list[Array], Array]:
         """Return the other factors in the scale of the fit, and that scale."""

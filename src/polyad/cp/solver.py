@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from polyad.arrays import Array
     from polyad.cp.problem import FitData, Problem
+    from polyad.cp.rules import UpdateRule
 
 S = TypeVar("S")
 
@@ -76,8 +77,8 @@ class FactorSolver(Solver[S]):
         """Return the state of given factors."""
 
     @abstractmethod
-    def finish(self, state: S) -> list[Array]:
-        """Return the factors of a state, the samples at their minimum for the others."""
+    def factors(self, state: S) -> list[Array]:
+        """Return the factors of a finished state, in the type of the data."""
 
     def lengths(self, factors: Sequence[Array]) -> list[Array]:
         """Return the lengths of the columns of each free mode, in the unit of the data.
@@ -127,9 +128,20 @@ class LeastSquaresSolver(FactorSolver[ALSState]):
         exponent = self.problem.exponent * (degree / len(self.free_modes) - 2.0)
         return weight * 2.0**exponent if weight else 0.0
 
+    def factors(self, state: ALSState) -> list[Array]:
+        """Return the factors."""
+        return list(state.factors)
+
     def adopt(self, state: ALSState) -> ALSState:
         """Move the factors of a checkpoint to the namespace, device and type of the data."""
         return ALSState([self.problem.asarray(f) for f in state.factors], state.residual)
+
+    def _with_samples(self, state: ALSState, rule: UpdateRule) -> ALSState:
+        """Return a state whose samples are what a rule gives for the other factors."""
+        if 0 not in self.free_modes:
+            return state
+        rows, residual = self.problem.fit_samples(state.factors, rule)
+        return ALSState([rows, *state.factors[1:]], residual)
 
 
 class AlternatingLeastSquares(LeastSquaresSolver):
@@ -173,12 +185,9 @@ class AlternatingLeastSquares(LeastSquaresSolver):
         size = sum(float(xp.sum(state.factors[k] ** 2)) for k in self.free_modes)
         return 0.5 * self.unit * (state.residual + self.ridge * size)
 
-    def finish(self, state: ALSState) -> list[Array]:
-        """Return the factors; balancing moved the samples away from their minimum."""
-        factors = list(state.factors)
-        if self.ridge > 0 and 0 in self.free_modes:
-            factors[0] = self.problem.minimizer(factors, 0, self.rule)
-        return factors
+    def finish(self, state: ALSState) -> ALSState:
+        """Return the samples to their minimum, from which balancing moved them under a ridge."""
+        return self._with_samples(state, self.rule) if self.ridge > 0 else state
 
 
 def balance(factors: Sequence[Array], free_modes: Collection[int]) -> list[Array]:

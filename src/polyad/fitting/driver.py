@@ -1,14 +1,13 @@
 """The one iteration loop of the library.
 
-A method is a :class:`Solver`: ``step`` makes the next state, ``objective`` measures it. Stopping,
-history, time budget, callbacks, progress, Ctrl-C and the guard against numbers that are not
-finite are written here and nowhere else.
+A method is a :class:`Solver`: ``step`` makes the next state, ``objective`` measures it, ``finish``
+makes the last one. Stopping, history, time budget, callbacks, progress, Ctrl-C and the guard
+against numbers that are not finite are written here and nowhere else.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -16,8 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from polyad.exceptions import InvalidTypeError, NumericalError, Status
+from polyad.fitting.clock import Clock
 from polyad.fitting.history import History
 from polyad.fitting.progress import Progress
+from polyad.threads import OutOfTimeError, ended_when
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +29,8 @@ S = TypeVar("S")
 _CLEAR_OF_ROUNDING = 4.0
 # A method without a promise of descent has diverged when it is this much worse than its start.
 _DIVERGENCE_FACTOR = 1e3
+# The final step may go on for this part of the time budget after its end.
+_FINISHING = 0.1
 
 
 class Solver(ABC, Generic[S]):
@@ -54,6 +57,11 @@ class Solver(ABC, Generic[S]):
     #: The fit has converged when the best objective of so many iterations is no better than the
     #: best before them. More than one is for objectives with noise.
     patience: ClassVar[int] = 1
+    #: Whether nothing can be delivered before ``finish``: it then counts whatever it gives, and
+    #: however long it takes, which is about the time of an iteration.
+    needs_finish: ClassVar[bool] = False
+    #: The objective of a model of zeros, once the fit is finished: one above it has diverged.
+    nothing: float = math.inf
 
     @abstractmethod
     def step(self, state: S) -> S:
@@ -62,6 +70,13 @@ class Solver(ABC, Generic[S]):
     @abstractmethod
     def objective(self, state: S) -> float:
         """Return the number that the method minimises."""
+
+    def finish(self, state: S) -> S:
+        """Return the state that is delivered after the last iteration, with its own objective.
+
+        It is no step: a fit that is prolonged goes on from the state before it.
+        """
+        return state
 
     def diagnostics(self, state: S) -> Mapping[str, float]:
         """Return further numbers for the history."""
@@ -113,11 +128,13 @@ class FitOptions:
         the objective is within the solver's floor of the least possible. Zero runs all of
         ``max_iter``.
     time_budget : float, optional
-        Stop after this many seconds.
+        Stop when the clock is at this many seconds.
     callbacks : sequence of callable
         Called with an :class:`Iteration` after each; one that returns ``True`` stops the fit.
     verbose : int
         See :class:`~polyad.fitting.progress.Progress`.
+    clock : Clock
+        Of the fit, restarts and final step included; by default it starts now.
     """
 
     max_iter: int = 100
@@ -125,6 +142,7 @@ class FitOptions:
     time_budget: float | None = None
     callbacks: tuple[Callable[[Iteration], object], ...] = ()
     verbose: int = 0
+    clock: Clock = field(default_factory=Clock)
 
 
 @dataclass
@@ -134,7 +152,7 @@ class FitResult(Generic[S]):
     Attributes
     ----------
     state : object
-        The best state.
+        The best state of the iterations.
     status : Status or None
         How it ended; None while it runs.
     history : History
@@ -144,6 +162,11 @@ class FitResult(Generic[S]):
         whose objective may rise.
     best_objective : float
         The objective of ``state``.
+    delivered : object
+        What the user gets: the finished state, or ``state`` if that is better. Until
+        :func:`deliver` has made it, None.
+    objective : float
+        The objective of ``delivered``, by which restarts are compared.
     """
 
     state: S
@@ -151,6 +174,8 @@ class FitResult(Generic[S]):
     history: History
     last: S
     best_objective: float = field(default=math.inf)
+    delivered: S | None = None
+    objective: float = field(default=math.inf)
 
 
 class FitError(NumericalError):
@@ -215,20 +240,20 @@ def run(
         The given result, with its status set.
     """
     history = result.history
-    earlier = history.seconds
-    started = time.perf_counter()
+    earlier = history.seconds - options.clock.seconds()
     bar = Progress(
         solver.name, total=options.max_iter, done=history.n_iter, verbose=options.verbose
     )
     with bar:
         try:
             while True:
-                seconds = time.perf_counter() - started
                 objectives = result.history.objective
-                result.status = _ending(solver, objectives, options, seconds)
+                result.status = _ending(solver, objectives, options)
+                if result.status is None and _is_out_of_time(solver, result, options):
+                    result.status = Status.TIME_BUDGET
                 if result.status is not None:
                     break
-                _advance(solver, result, earlier, started)
+                _advance(solver, result, options.clock, earlier)
                 bar.update(history.n_iter, history.objective[-1])
                 if save is not None:
                     save(result)
@@ -240,8 +265,46 @@ def run(
     return result
 
 
-def _advance(solver: Solver[S], result: FitResult[S], earlier: float, started: float) -> None:
-    """Make one step and record it."""
+def deliver(solver: Solver[S], result: FitResult[S], options: FitOptions) -> FitResult[S]:
+    """Finish the best state, and take the finished one unless it is worse.
+
+    It is taken within rounding too, because it is what new samples are treated like. An interrupt,
+    or the end of the time budget, leaves the state as the iterations left it.
+    """
+    result.delivered, result.objective = result.state, result.best_objective
+    try:
+        finished = _finished(solver, result.state, options)
+        objective = float(solver.objective(finished))
+    except KeyboardInterrupt:
+        if solver.needs_finish:
+            raise
+        result.status = Status.INTERRUPTED
+        return result
+    except OutOfTimeError:
+        result.status = Status.TIME_BUDGET
+        return result
+    # A comparison with NaN is False.
+    if solver.needs_finish or objective <= result.best_objective + solver.floor:
+        result.delivered, result.objective = finished, objective
+    if result.status in (Status.CONVERGED, Status.MAX_ITER) and objective > solver.nothing:
+        result.status = Status.DIVERGED
+    return result
+
+
+def _finished(solver: Solver[S], state: S, options: FitOptions) -> S:
+    """Return the finished state, or raise as soon as there is no time for it."""
+    budget, clock = options.time_budget, options.clock
+    if budget is None or solver.needs_finish:
+        return solver.finish(state)
+    limit = budget + _FINISHING * budget
+    if clock.seconds() >= limit:
+        raise OutOfTimeError
+    with ended_when(lambda: clock.seconds() >= limit):
+        return solver.finish(state)
+
+
+def _advance(solver: Solver[S], result: FitResult[S], clock: Clock, earlier: float) -> None:
+    """Make one step and record it, at the time of the clock and what came earlier."""
     history = result.history
     state = solver.step(result.last)
     objective = float(solver.objective(state))
@@ -251,7 +314,7 @@ def _advance(solver: Solver[S], result: FitResult[S], earlier: float, started: f
             "state before it is kept. Scale the data, add a ridge, or use fewer components."
         )
         raise FitError(message, result)
-    seconds = earlier + time.perf_counter() - started
+    seconds = earlier + clock.seconds()
     rose = solver.promises_descent and _is_rise(solver, objective, result.best_objective)
     history.append(objective, seconds, **solver.diagnostics(state))
     result.last = state
@@ -264,14 +327,22 @@ def earlier_end(solver: Solver[Any], result: FitResult[Any], options: FitOptions
     """Return after how many iterations a fit would have ended that has done more, or None."""
     objectives = result.history.objective
     for n_iter in range(result.history.n_iter):
-        if _ending(solver, objectives[: n_iter + 1], options, -math.inf) is not None:
+        if _ending(solver, objectives[: n_iter + 1], options) is not None:
             return n_iter
     return None
 
 
-def _ending(
-    solver: Solver[Any], record: list[float], options: FitOptions, seconds: float
-) -> Status | None:
+def _is_out_of_time(solver: Solver[Any], result: FitResult[Any], options: FitOptions) -> bool:
+    """Say whether the time budget has no room for another iteration."""
+    if options.time_budget is None:
+        return False
+    last_step = np.diff([record["seconds"] for record in result.history.records[-2:]])
+    # The final step, if there is no model without it, takes about as long as another.
+    kept_back = float(last_step.sum()) if solver.needs_finish else 0.0
+    return options.clock.seconds() + kept_back >= options.time_budget
+
+
+def _ending(solver: Solver[Any], record: list[float], options: FitOptions) -> Status | None:
     """Say whether the fit is over, from its record alone, so that a resumed run agrees."""
     objectives = record[0 if solver.measures_start else 1 :]
     if len(objectives) > 1:
@@ -282,13 +353,15 @@ def _ending(
         if not solver.promises_descent and last - first > _DIVERGENCE_FACTOR * abs(first):
             return Status.DIVERGED
         if options.tol > 0 and _is_settled(solver, objectives, options.tol):
-            return Status.CONVERGED
+            # To come to rest above the start is no success.
+            settled = min(objectives[-solver.patience :])
+            rest = max(options.tol * max(abs(first), solver.scale), solver.floor)
+            is_worse = solver.measures_start and settled > first + rest
+            return Status.DIVERGED if is_worse else Status.CONVERGED
     if options.tol > 0 and objectives and objectives[-1] <= solver.least + solver.floor:
         return Status.CONVERGED
     if len(record) > options.max_iter:
         return Status.MAX_ITER
-    if options.time_budget is not None and seconds >= options.time_budget:
-        return Status.TIME_BUDGET
     return None
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyad.exceptions import CheckpointError, ModelFileError, Status
 from polyad.fitting.checkpoint import CheckpointWriter
-from polyad.fitting.driver import FitError, FitOptions, FitResult, Solver, begin, earlier_end, run
+from polyad.fitting.driver import (
+    FitError,
+    FitOptions,
+    FitResult,
+    Solver,
+    begin,
+    deliver,
+    earlier_end,
+    run,
+)
 from polyad.fitting.saved import check_seeds, pack_result, unpack_result
 
 if TYPE_CHECKING:
@@ -48,7 +56,7 @@ def fit_best(
     *,
     resumable: Resumable | None = None,
 ) -> FitResult[S]:
-    """Fit once for each seed and return the fit with the lowest objective.
+    """Fit once for each seed, finish each, and return the one that delivers the lowest objective.
 
     Parameters
     ----------
@@ -59,35 +67,37 @@ def fit_best(
     seeds : sequence of int
         One per restart. A resumed fit uses the seeds of its checkpoint.
     options : FitOptions
-        When to stop. The time budget is shared by all restarts.
+        When to stop. The clock, and with it the time budget, is shared by all restarts.
     resumable : Resumable, optional
         Where to save the running fit.
     """
-    fit = _Restarts(solver, start, list(seeds))
+    fit = _Restarts(solver, start, list(seeds), options)
     if resumable is None:
-        return _fit_all(fit, options)
+        return _fit_all(fit)
     with CheckpointWriter(resumable.checkpoint, resumable.identity) as fit.writer:
-        fit.resume(resumable.example, options)
-        return _fit_all(fit, options)
+        fit.resume(resumable.example)
+        return _fit_all(fit)
 
 
-def _fit_all(fit: _Restarts, options: FitOptions) -> FitResult[Any]:
+def _fit_all(fit: _Restarts) -> FitResult[Any]:
     """Run the restarts that are left, and return the best of all."""
     ending = None
     try:
         while fit.number < len(fit.seeds):
-            status = fit.run_current(options)
+            status = fit.run_current()
             if status in (Status.INTERRUPTED, Status.TIME_BUDGET, Status.STOPPED):
                 ending = status
                 break
             fit.number += 1
             fit.current = None
     except KeyboardInterrupt:
-        # Between two iterations, or while a restart was being made.
+        # Between two iterations, while a restart was being made, or in a final step without which
+        # there is no model: that is then made again, and the next interrupt ends it.
         fit.keep_current()
         if fit.best is None:
             raise
         ending = Status.INTERRUPTED
+    fit.options.clock.tell_compiling()
     result = fit.finished()
     # What ended the fit is told, also if an earlier restart was the best one.
     result.status = result.status if ending is None else ending
@@ -102,24 +112,28 @@ class _Restarts:
         solver: Solver[Any],
         start: Callable[[int, int], Any],
         seeds: list[int],
+        options: FitOptions,
     ) -> None:
         self.solver = solver
         self.start = start
         self.seeds = seeds
+        self.options = options
         self.number = 0
         self.current: FitResult[Any] | None = None
         self.best: FitResult[Any] | None = None
         self.error: FitError
-        self.spent = 0.0
         self.writer: CheckpointWriter | None = None
 
-    def resume(self, example: Callable[[], Any], options: FitOptions) -> None:
+    def resume(self, example: Callable[[], Any]) -> None:
         """Take over what an earlier run saved."""
         if self.writer is None:
             return
         self.writer.read(lambda saved: self._take_over(saved, example()))
         if self.current is not None and len(self.seeds) == 1:
-            self._check_length(self.current, options)
+            self._check_length(self.current)
+        if self.best is not None:
+            # What is delivered is not saved: it follows from the state.
+            deliver(self.solver, self.best, self.options)
 
     def _take_over(self, saved: dict[str, Any], example: Any) -> None:
         if saved.keys() != _CONTENT:
@@ -130,8 +144,9 @@ class _Restarts:
         self.current = self._unpack(saved["current"], example)
         self.best = self._unpack(saved["best"], example)
 
-    def _check_length(self, result: FitResult[Any], options: FitOptions) -> None:
+    def _check_length(self, result: FitResult[Any]) -> None:
         """Refuse a checkpoint that is longer than the fit that is asked for."""
+        options = self.options
         end = earlier_end(self.solver, result, options)
         if end is not None and self.writer is not None:
             n_iter = result.history.n_iter
@@ -143,38 +158,32 @@ class _Restarts:
             )
             raise CheckpointError(message)
 
-    def run_current(self, options: FitOptions) -> Status | None:
+    def run_current(self) -> Status | None:
         """Run the restart whose turn it is, and keep it if it is the best."""
-        started = time.perf_counter()
         try:
             if self.current is None:
                 self.current = begin(self.solver, self.start(self.number, self.seeds[self.number]))
-            limited = options
-            if options.time_budget is not None:
-                # The start counts: that of a large tensor may take as long as many iterations.
-                spent = self.spent + time.perf_counter() - started
-                limited = replace(options, time_budget=options.time_budget - spent)
-            run(self.solver, self.current, limited, save=self._save_if_due)
+            run(self.solver, self.current, self.options, save=self._save_if_due)
         except FitError as error:
             # A restart that broke down is no reason to throw away one that did not.
             self.error = error
             return Status.DIVERGED
-        finally:
-            self.spent += time.perf_counter() - started
         self._save()
         self.keep_current()
         return self.current.status
 
     def keep_current(self) -> None:
-        """Make the running restart the best one, if it is."""
+        """Finish the running restart, and make it the best one if it is."""
         if self.current is None:
             return
-        if self.best is None or self.current.best_objective < self.best.best_objective:
+        deliver(self.solver, self.current, self.options)
+        if self.best is None or self.current.objective < self.best.objective:
             self.best = self.current
 
     def finished(self) -> FitResult[Any]:
         """Return the best restart, or raise the error of the last one if none went well."""
         if self.best is None:
+            deliver(self.solver, self.error.result, self.options)
             raise self.error
         return self.best
 

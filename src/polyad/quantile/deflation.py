@@ -156,6 +156,9 @@ class ProjectedObjective:
             gradient = [*inner, *outer, *(np.zeros_like(part) for part in start)]
         return Evaluation(mean, mean, gradient, found)
 
+    def solved(self, parameters: Sequence[Table], potentials: Sequence[Table]) -> None:
+        """There is nothing to solve for: the projector has made the scores."""
+
     def deflate(self, given: Transforms, start: Table | None, potentials: Table) -> Table:
         """Return the data after the first transform; fill ``potentials`` of its transports."""
         deflated = np.empty_like(self.inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -11,18 +11,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from polyad import saving
 from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily
-from polyad.quantile.maps import learned_maps
 from polyad.quantile.objective import QuantileObjective, Settings
-from polyad.quantile.parameters import (
-    Parameters,
-    factor,
-    free_numbers,
-    pinned_quantiles,
-    random_parameters,
-    softmax,
-    to_gaps,
-    to_logits,
-)
+from polyad.quantile.parameters import free_numbers, random_parameters, to_gaps, to_logits
 from polyad.quantile.rows import HeldModel, solve_scores
 from polyad.quantile.solver import AdamSolver, LowMemorySolver, QuantileSolver
 from polyad.quantile.start import normalized_start
@@ -134,8 +124,7 @@ class QMF(QuantileFamily):
     reconstruction_err_ : float
         The mean divergence of the data from its reconstruction.
     objective_ : float
-        The best objective of the iterations, with the penalty. The scores of the samples are then
-        solved for exactly.
+        The objective of the model: ``reconstruction_err_`` and the penalty.
     labels_ : list of (array or None)
         The labels of samples and features.
     modes_ : tuple of str or None
@@ -286,29 +275,17 @@ class QMF(QuantileFamily):
             to_logits(np.asarray(self.quantile_weights_, dtype=np.float64)),
         ]
 
-    def _keep(
-        self, table: FeatureTable, parameters: list[Table], potentials: list[Table]
-    ) -> tuple[Table, Table]:
-        given, nonnegative = Parameters(*parameters), bool(self.nonnegative)
-        loadings = factor(given.loadings, nonnegative=nonnegative)
-        scores = factor(given.scores, nonnegative=nonnegative).T
-        quantiles, _ = pinned_quantiles(given.gaps, table.low, table.high)
-        maps = learned_maps(
-            *(loadings @ scores.T, table.shares),
-            potentials=potentials[0],
-            weights=softmax(given.logits),
-            quantiles=quantiles,
-            epsilon=float(self.epsilon),
-        )
+    def _keep(self, solver: QuantileSolver[Any], state: Any) -> tuple[Table, Table]:
+        objective = cast("QuantileObjective", solver.objective_function)
+        held = objective.held(state.parameters, state.potentials)
+        maps = held.maps
         self.quantiles_, self.quantile_weights_ = maps.quantiles, maps.weights
         self.potentials_ = maps.potentials
         self._centres, self._rates = maps.centres, maps.rates
-        per_sample = table.n_observed / table.shape[1]
-        self._ridge = float(self.penalty) * per_sample / scores.shape[1]
-        self._lengths = np.sqrt((loadings**2).sum(axis=0))
-        self._known = scores
-        held = HeldModel(maps, loadings, scores, nonnegative, self._ridge, table.unit)
-        return solve_scores(table, held), loadings
+        self._ridge = held.ridge
+        self._lengths = np.sqrt((held.loadings**2).sum(axis=0))
+        self._known = held.known
+        return held.known if state.scores is None else state.scores, held.loadings
 
     def _reorder(self, order: list[int], signs: Table) -> None:
         self._lengths = self._lengths[order]

@@ -23,6 +23,7 @@ from polyad.arrays import to_numpy
 from polyad.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
+from polyad.fitting.clock import Clock
 from polyad.fitting.driver import FitError, read_callbacks
 from polyad.fitting.identity import fit_identity
 from polyad.quantile.checks import check_divergence, gaps_of, read_matrix, weak_features
@@ -134,9 +135,7 @@ class QuantileFamily(TensorEstimator):
         """Return the parameters of the last fit, for a warm start."""
 
     @abstractmethod
-    def _keep(
-        self, table: FeatureTable, parameters: list[Table], potentials: list[Table]
-    ) -> tuple[Table, Table]:
+    def _keep(self, solver: QuantileSolver[Any], state: Any) -> tuple[Table, Table]:
         """Keep what a fit has learned; return the factors of samples and features."""
 
     @abstractmethod
@@ -280,6 +279,7 @@ class QuantileFamily(TensorEstimator):
 
     @_fit_context(prefer_skip_nested_validation=True)
     def _fit(self, X: Any, mask: Any) -> None:
+        clock = Clock()
         read_callbacks(self.callbacks)
         Checkpoint.of(self.checkpoint)
         divergence = read_divergence(self.divergence)
@@ -295,10 +295,11 @@ class QuantileFamily(TensorEstimator):
             solver = self._solver(table)
             broken: FitError | None = None
             try:
-                result = self._run(solver, table, identity)
+                result = self._run(solver, table, identity, clock)
             except FitError as error:
                 broken, result = error, error.result
-            self._store(table, result, data.dtype)
+            with self._storing(result, broken):
+                self._store(solver, table, result, data.dtype)
         self._remember(X, given)
         self.n_samples_seen_ = given.shape[0]
         if broken is not None:
@@ -326,7 +327,11 @@ class QuantileFamily(TensorEstimator):
             raise InvalidInputError(message)
 
     def _run(
-        self, solver: QuantileSolver[Any], table: FeatureTable, identity: dict[str, Any]
+        self,
+        solver: QuantileSolver[Any],
+        table: FeatureTable,
+        identity: dict[str, Any],
+        clock: Clock,
     ) -> FitResult[Any]:
         """Fit from each start and return the best."""
         is_warm = self.warm_start and hasattr(self, "factors_")
@@ -344,6 +349,7 @@ class QuantileFamily(TensorEstimator):
             time_budget=self.time_budget,
             callbacks=read_callbacks(self.callbacks),
             verbose=int(self.verbose),
+            clock=clock,
         )
         checkpoint = Checkpoint.of(self.checkpoint)
         resumable = None
@@ -353,13 +359,14 @@ class QuantileFamily(TensorEstimator):
             )
         return fit_best(solver, start, seeds, options, resumable=resumable)
 
-    def _store(self, table: FeatureTable, result: FitResult[Any], dtype: Any) -> None:
+    def _store(
+        self, solver: QuantileSolver[Any], table: FeatureTable, result: FitResult[Any], dtype: Any
+    ) -> None:
         """Bring a result to canonical form and keep it."""
         self._guard, self._unit = table.guard[:, 0], table.unit
         lasting = {name: getattr(self, name) for name in self._lasting}
         self._used = {"epsilon": float(self.epsilon), **lasting}
-        state = result.state
-        scores, loadings = self._keep(table, list(state.parameters), list(state.potentials))
+        scores, loadings = self._keep(solver, result.delivered)
         tensor = normalize_components(KruskalTensor(np.ones(scores.shape[1]), [scores, loadings]))
         order = weight_order(tensor)
         tensor = tensor.take(order)
@@ -370,7 +377,7 @@ class QuantileFamily(TensorEstimator):
         self.history_ = result.history
         self.status_ = result.status or Status.DIVERGED
         self.n_iter_ = result.history.n_iter
-        self.objective_ = result.best_objective
+        self.objective_ = result.objective
         self.reconstruction_err_ = self._mean_divergence(
             table, self.factors_[0] * self.weights_[None, :]
         )

@@ -20,15 +20,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from polyad.quantile.maps import learned_maps
 from polyad.quantile.parameters import (
     Parameters,
     factor,
+    free_numbers,
     pinned_quantiles,
     pull_factor,
     pull_pinned,
     pull_softmax,
     softmax,
 )
+from polyad.quantile.rows import HeldModel, solve_scores
 from polyad.soft.squash import squash
 from polyad.soft.transport import RowTransport
 from polyad.threads import run_blocks
@@ -91,6 +94,23 @@ class Evaluation:
     divergence: float
     gradient: list[Table]
     potentials: list[Table]
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What the objective is with the best scores of all samples for transforms that are held.
+
+    Attributes
+    ----------
+    scores : ndarray of shape (n, k)
+        Those of samples without any entry are zero.
+    value, divergence : float
+        As of an evaluation.
+    """
+
+    scores: Table
+    value: float
+    divergence: float
 
 
 class QuantileObjective:
@@ -159,6 +179,36 @@ class QuantileObjective:
         squares = sum(float(np.mean(free**2)) for free in (given.loadings, given.scores))
         gradient = run.gradient(n_observed, penalty) if with_gradient else []
         return Evaluation(mean + 0.5 * penalty * squares, mean, gradient, [run.potentials])
+
+    def held(self, parameters: Sequence[Table], potentials: Sequence[Table]) -> HeldModel:
+        """Return the model of some parameters with its transforms as functions."""
+        given, settings, table = Parameters(*parameters), self.settings, self.table
+        loadings = factor(given.loadings, nonnegative=settings.nonnegative)
+        scores = factor(given.scores, nonnegative=settings.nonnegative).T
+        maps = learned_maps(
+            *(loadings @ scores.T, table.shares),
+            potentials=potentials[0],
+            weights=softmax(given.logits),
+            quantiles=pinned_quantiles(given.gaps, table.low, table.high)[0],
+            epsilon=settings.epsilon,
+        )
+        per_sample = table.n_observed / table.shape[1]
+        ridge = settings.penalty * per_sample / scores.shape[1]
+        return HeldModel(maps, loadings, scores, settings.nonnegative, ridge, table.unit)
+
+    def solved(self, parameters: Sequence[Table], potentials: Sequence[Table]) -> Solved:
+        """Return the best scores of the samples for all else as it is."""
+        held, table = self.held(parameters, potentials), self.table
+        scores = solve_scores(table, held)
+        model = held.maps.values(held.loadings @ scores.T)
+        divergence = table.divergence_sum(model, slice(None)) / table.n_observed
+        free = free_numbers(scores, nonnegative=held.nonnegative)
+        if table.observed is not None:
+            # A sample without any entry has no score that could be penalised.
+            free = free * np.asarray(table.observed.any(axis=0))[:, None]
+        squares = sum(float(np.mean(part**2)) for part in (Parameters(*parameters).loadings, free))
+        penalty = 0.5 * self.settings.penalty * table.unit * squares
+        return Solved(scores, divergence + penalty, divergence)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     Table = NDArray[np.float64]
 
-# Exponents of factors stay where their products and squares do.
-_LARGEST_EXPONENT = 100.0
+# Exponents of factors stay where their products and squares do, as float32 numbers too.
+_LARGEST_EXPONENT = 40.0
 
 
 class Parameters(NamedTuple):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.quantile.objective import Evaluation, Index
+    from polyad.quantile.objective import Evaluation, Index, Solved
 
     Table = NDArray[np.float64]
 
@@ -90,6 +90,10 @@ class Objective(Protocol):
         """Return the objective and its gradient."""
         ...
 
+    def solved(self, parameters: Sequence[Table], potentials: Sequence[Table]) -> Solved | None:
+        """Return the best scores of the samples for all else as it is, if these are free."""
+        ...
+
 
 def without_unit(objective: Objective) -> float:
     """Return a power of two, times which gradients have squares that are floats, for any data.
@@ -111,6 +115,17 @@ class QuantileSolver(Solver[S]):
     def objective(self, state: Any) -> float:
         """Return the mean divergence plus the penalty."""
         return float(state.value)
+
+    def finish(self, state: S) -> S:
+        """Return the state with the scores of the samples at their minimum."""
+        given: Any = state
+        found = self.objective_function.solved(given.parameters, given.potentials)
+        if found is None:
+            return state
+        done: S = replace(
+            given, scores=found.scores, value=found.value, divergence=found.divergence
+        )
+        return done
 
     def diagnostics(self, state: Any) -> Mapping[str, float]:
         """Return the mean divergence alone."""
@@ -134,6 +149,8 @@ class AdamState:
     best: float
     waited: int
     seed: int
+    scores: Table | None = None
+    """Of the samples (n, k), once the fit is finished: the transforms stay those of the fit."""
 
 
 class AdamSolver(QuantileSolver[AdamState]):
@@ -301,6 +318,8 @@ class LowMemoryState:
     changes: list[Table] = field(metadata={"like": "gradient"})
     evaluations: int
     is_final: bool
+    scores: Table | None = None
+    """Of the samples (n, k), once the fit is finished: the transforms stay those of the fit."""
 
 
 class LowMemorySolver(QuantileSolver[LowMemoryState]):

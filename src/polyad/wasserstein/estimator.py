@@ -11,7 +11,7 @@ from polyad import saving
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.portable import pack, unpack
 from polyad.cp.start import given_nonnegative_start
-from polyad.exceptions import InvalidInputError, Status
+from polyad.exceptions import InvalidInputError
 from polyad.threads import thread_limit
 from polyad.transport.costs import validate_cost
 from polyad.wasserstein.costs import (
@@ -151,8 +151,7 @@ class WassersteinCP(CPFamily):
     modes_ : tuple of str or None
         The names of the modes.
     objective_ : float
-        The loss at the end of the iterations. The rows of the samples are then solved for exactly,
-        which can only lower it.
+        The loss of the model.
     history_ : History
         The objective and the time at each iteration; ``unsolved``, the number of fibres whose
         transport missed its tolerance, and ``dead``, that of components that are zero.
@@ -384,8 +383,6 @@ class WassersteinCP(CPFamily):
                 "one mode, as a given init may be, stays so."
             )
         self._sample_rule = solver.problem.sample_rule
-        if solver.rows_are_interrupted:
-            self.status_ = Status.INTERRUPTED
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

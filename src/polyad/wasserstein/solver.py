@@ -80,8 +80,6 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
     promises_descent: ClassVar[bool] = True
     # The entropy of a transport may be below zero, and with it the objective.
     least = -np.inf
-    #: Whether Ctrl-C came while the rows of the samples were solved for at the end.
-    rows_are_interrupted: bool = False
     problem: TransportProblem
 
     def __init__(
@@ -124,17 +122,17 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
         unsolved = self._evaluation(state).unsolved
         return {"unsolved": unsolved, "dead": int(np.count_nonzero(~alive))}
 
-    def finish(self, state: WassersteinState) -> list[Array]:
-        """Return the factors in the type of the data, the samples at their minimum."""
-        factors = list(state.factors)
+    def finish(self, state: WassersteinState) -> WassersteinState:
+        """Return the state with the samples at their minimum for the others."""
         self._latest = None
-        if 0 in self.free_modes:
-            try:
-                factors[0] = solve_rows(self.problem, factors[1:])
-            except KeyboardInterrupt:
-                # What hours of iterations have found is not lost: the rows are where they were.
-                self.rows_are_interrupted = True
-        return [factor.astype(self.problem.dtype) for factor in factors]
+        if 0 not in self.free_modes:
+            return state
+        rows = solve_rows(self.problem, state.factors[1:])
+        return WassersteinState([rows, *state.factors[1:]], state.potentials)
+
+    def factors(self, state: WassersteinState) -> list[Array]:
+        """Return the factors in the type of the data."""
+        return [factor.astype(self.problem.dtype) for factor in state.factors]
 
     def adopt(self, state: WassersteinState) -> WassersteinState:
         """Bring the arrays of a checkpoint to the layout that kernels need."""

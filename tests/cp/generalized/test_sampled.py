@@ -66,7 +66,7 @@ def test_planted_components_are_found(binary):
     solver = solver_of(tensor, loss)
     result = fitted(solver, positive_start(tensor, 3))
     assert result.status is Status.CONVERGED
-    assert match(solver.finish(result.state), truth) > 0.9
+    assert match(solver.factors(solver.finish(result.state)), truth) > 0.9
     # The estimate at the end is that of all cells.
     exact = exact_sum(loss, tensor, result.state.factors)
     assert abs(result.best_objective - exact) <= 5 * result.state.standard_error + 1e-6 * exact
@@ -206,7 +206,8 @@ def test_float32_stays_float32():
     single = coo_array((tensor.data.astype(np.float32), tensor.coords), shape=tensor.shape)
     solver = solver_of(single, PoissonLoss())
     result = fitted(solver, positive_start(tensor, 2), max_iter=2)
-    assert {factor.dtype for factor in solver.finish(result.state)} == {np.dtype(np.float32)}
+    factors = solver.factors(solver.finish(result.state))
+    assert {factor.dtype for factor in factors} == {np.dtype(np.float32)}
     double = fitted(solver_of(tensor, PoissonLoss()), positive_start(tensor, 2), max_iter=2)
     assert result.best_objective == pytest.approx(double.best_objective)
 

@@ -57,7 +57,8 @@ def test_the_objective_falls_on_average(learning_rate):
     values = np.array(model.history_.objective[1:])
     thirds = values.reshape(3, 10).mean(axis=1)
     assert thirds[0] > thirds[1] > thirds[2]
-    assert model.objective_ == values.min()
+    # With the factors after the sweep, which no sample has met before.
+    assert model.objective_ == pytest.approx(values.min(), rel=0.05)
     rates = model.history_.to_frame()["learning_rate"]
     assert rates.iloc[-1] == pytest.approx(0.5 if learning_rate == "auto" else 0.1, rel=0.01)
 

@@ -103,7 +103,8 @@ def test_the_first_batch_says_what_came_of_it():
     model = StochasticCP(2, random_state=0).partial_fit(X)
     assert model.status_ is Status.MAX_ITER
     assert model.n_iter_ == 1
-    assert model.history_.objective[-1] == model.objective_
+    # The factors were moved after the batch was measured.
+    assert model.objective_ <= model.history_.objective[-1]
     model.partial_fit(X)
     assert model.n_iter_ == 1
 

@@ -137,8 +137,9 @@ class GeneralizedCP(CPFamily):
     modes_ : tuple of str or None
         The names of the modes.
     objective_ : float
-        The objective at the end of the iterations. The rows of the samples are then solved for
-        exactly.
+        The objective of the model. With ``solver='adam'`` it is an estimate, from the random cells
+        that all iterations and starts are compared by; ``standard_error`` in ``history_`` tells
+        how good the estimates are.
     history_ : History
         The objective and the time at each iteration; ``kkt``, the largest violation of the
         optimality conditions, in the unit of the fit; and ``evaluations``, the evaluations of the

@@ -225,18 +225,22 @@ class SampledSolver(FactorSolver[SampledState]):
             "learning_rate": state.rate,
         }
 
-    def finish(self, state: SampledState) -> list[Array]:
-        """Return the factors in the type of the data, the samples at their minimum."""
-        factors = list(state.factors)
-        if 0 in self.free_modes:
-            factors[0] = solve_rows(
-                self.problem,
-                factors[1:],
-                self.ridge,
-                exact=self.problem.is_exact,
-                known=None if self.loss.is_convex else factors[0],
-            )
-        return [self.problem.result(factor) for factor in factors]
+    def finish(self, state: SampledState) -> SampledState:
+        """Return the state with the samples at their minimum, judged by the same cells."""
+        if 0 not in self.free_modes:
+            return state
+        rows = solve_rows(
+            self.problem,
+            state.factors[1:],
+            self.ridge,
+            exact=self.problem.is_exact,
+            known=None if self.loss.is_convex else state.factors[0],
+        )
+        return self._judged(replace(state, factors=[rows, *state.factors[1:]]))
+
+    def factors(self, state: SampledState) -> list[Array]:
+        """Return the factors in the type of the data."""
+        return [self.problem.result(factor) for factor in state.factors]
 
     def adopt(self, state: SampledState) -> SampledState:
         """Bring the arrays of a checkpoint to the layout that kernels need."""

@@ -159,13 +159,18 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         violation = self._method(state.factors).violation(self._memory(state))
         return {"kkt": violation, "evaluations": state.evaluations}
 
-    def finish(self, state: GeneralizedState) -> list[Array]:
-        """Return the factors as arrays of the kind of the data, the samples at their minimum."""
-        factors = list(state.factors)
-        if 0 in self.free_modes:
-            known = None if self.problem.loss.is_convex else factors[0]
-            factors[0] = solve_rows(self.problem, factors[1:], self.ridge, known=known)
-        return [self.problem.result(factor) for factor in factors]
+    def finish(self, state: GeneralizedState) -> GeneralizedState:
+        """Return the state with the samples at their minimum for the others."""
+        if 0 not in self.free_modes:
+            return state
+        known = None if self.problem.loss.is_convex else state.factors[0]
+        rows = solve_rows(self.problem, state.factors[1:], self.ridge, known=known)
+        factors = [rows, *state.factors[1:]]
+        return self._state(factors, self._method(factors).begin(self._joined(factors)))
+
+    def factors(self, state: GeneralizedState) -> list[Array]:
+        """Return the factors as arrays of the kind of the data."""
+        return [self.problem.result(factor) for factor in state.factors]
 
     def _method(self, factors: Sequence[Matrix]) -> QuasiNewton:
         return QuasiNewton(partial(self._evaluate, factors), self.problem.loss.lower)

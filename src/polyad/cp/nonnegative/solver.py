@@ -97,17 +97,9 @@ class NonnegativeLeastSquares(LeastSquaresSolver):
                 total += 0.5 * self.ridge[k] * float(xp.sum(factor * factor))
         return self.unit * total
 
-    def finish(self, state: ALSState) -> list[Array]:
-        """Return the factors, the samples at their exact minimum for the others."""
-        factors = list(state.factors)
-        if 0 in self.free_modes:
-            exact = Descent(self.sparsity, self.ridge, exact=True)
-            factors[0] = self.problem.minimizer(factors, 0, exact)
-        return factors
-
-    def adopt(self, state: ALSState) -> ALSState:
-        """Move the factors of a checkpoint to the namespace, device and type of the data."""
-        return ALSState([self.problem.asarray(f) for f in state.factors], state.residual)
+    def finish(self, state: ALSState) -> ALSState:
+        """Return the state with the samples at their exact minimum for the others."""
+        return self._with_samples(state, Descent(self.sparsity, self.ridge, exact=True))
 
     def _share_out(self, factors: Sequence[Array]) -> list[Array]:
         """Scale the columns of each component over the modes; the model stays the same."""

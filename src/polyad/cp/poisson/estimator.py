@@ -101,9 +101,8 @@ class PoissonCP(CPFamily):
     modes_ : tuple of str or None
         The names of the modes.
     objective_ : float
-        The divergence at the end of the iterations: half the deviance, and the negative
-        log-likelihood up to a constant. The rows of the samples are then solved for exactly,
-        which can only lower it.
+        The divergence of the model: half the deviance, and the negative log-likelihood up to a
+        constant.
     history_ : History
         The objective and the time at each iteration; ``kkt``, the largest violation of the
         optimality conditions, ``max |min(B, gradient)|``, of the modes before their updates; and

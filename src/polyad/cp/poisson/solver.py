@@ -145,13 +145,19 @@ class AlternatingPoissonRegression(FactorSolver[PoissonState]):
         """Return the KKT violation and the number of inner sweeps."""
         return {"kkt": state.violation, "inner_iter": state.sweeps}
 
-    def finish(self, state: PoissonState) -> list[Array]:
-        """Return the factors in the type of the data, the samples at their minimum."""
-        mode = self.free_modes[-1]
-        factors = _loaded(state.weights, state.factors, mode)
-        if mode == 0:
-            factors[0] = self.problem.solve(factors, 0)
-        return [factor.astype(self.problem.dtype) for factor in factors]
+    def finish(self, state: PoissonState) -> PoissonState:
+        """Return the state with the samples at their minimum for the others."""
+        if self.free_modes[-1] != 0:
+            return state
+        rows = self.problem.solve(_loaded(state.weights, state.factors, 0), 0)
+        weights, samples = _split(rows, state.factors[0])
+        factors = [samples, *state.factors[1:]]
+        return self._state(weights, factors, state.violation, state.sweeps)
+
+    def factors(self, state: PoissonState) -> list[Array]:
+        """Return the factors with the weights in one of them, in the type of the data."""
+        loaded = _loaded(state.weights, state.factors, self.free_modes[-1])
+        return [factor.astype(self.problem.dtype) for factor in loaded]
 
     def adopt(self, state: PoissonState) -> PoissonState:
         """Bring the factors of a checkpoint to the layout that kernels need."""

@@ -124,7 +124,7 @@ class SimilarityCP(NonnegativeFamily):
     modes_ : tuple of str or None
         The names of the modes.
     objective_ : float
-        The objective at the end.
+        The objective of the model, its weights shared out over the factors as they were in the fit.
     history_ : History
         The objective, the relative error, the roughness term and the time at each iteration.
     n_iter_ : int

@@ -92,12 +92,10 @@ class SimilarityLeastSquares(NonnegativeLeastSquares):
             "roughness": self.unit * self.smoothness.value(plain),
         }
 
-    def finish(self, state: ALSState) -> list[Array]:
-        """Return the factors, the samples at their exact minimum for the others."""
+    def finish(self, state: ALSState) -> ALSState:
+        """Return the state with the samples at their exact minimum for the others."""
         factors = list(state.factors)
-        if 0 in self.free_modes:
-            rule = SmoothDescent(
-                self.sparsity, self.ridge, self.smoothness, factors, self.seen, exact=True
-            )
-            factors[0] = self.problem.minimizer(factors, 0, rule)
-        return factors
+        rule = SmoothDescent(
+            self.sparsity, self.ridge, self.smoothness, factors, self.seen, exact=True
+        )
+        return self._with_samples(state, rule)

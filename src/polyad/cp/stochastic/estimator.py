@@ -27,8 +27,9 @@ from polyad.cp.stochastic.reading import (
 )
 from polyad.cp.stochastic.solver import BatchedData, Settings, StochasticALS
 from polyad.exceptions import InvalidInputError, Status
-from polyad.fitting import FitResult, History
-from polyad.fitting.driver import FitError
+from polyad.fitting import FitOptions, FitResult, History
+from polyad.fitting.clock import Clock
+from polyad.fitting.driver import FitError, deliver
 from polyad.fitting.identity import digest_of
 from polyad.sources import Batch, MemorySource, SampleSource, matching, open_source
 from polyad.tensor.kruskal import KruskalTensor
@@ -139,10 +140,11 @@ class StochasticCP(BatchedCP):
     modes_ : tuple of str or None
         The names of the modes.
     objective_ : float
-        The sum of the objectives of all batches over the number of samples, each taken before the
-        batch moved the factors.
+        The sum of the objectives of all batches over the number of samples, of ``factors_`` and
+        without the graph. That of a generator, which cannot be read again, is that of its sweep.
     history_ : History
-        The objective, the time and the learning rate at each sweep. The row of the start has the
+        The objective, the time and the learning rate at each sweep, the objective of each batch
+        taken with the graph and before the batch moved the factors. The row of the start has the
         objective of one batch.
     n_iter_ : int
         The number of sweeps.
@@ -283,13 +285,16 @@ class StochasticCP(BatchedCP):
             objective = history.objective[-1]
             if not math.isfinite(objective):
                 raise broken_batch()
-            self._store(solver, FitResult(state, Status.MAX_ITER, history, state, objective))
+            result = FitResult(state, Status.MAX_ITER, history, state, objective)
+            with self._storing(result):
+                self._store(solver, deliver(solver, result, FitOptions()))
         self._remember(X, given)
         self.n_samples_seen_ = given.shape[0]
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
     def _fit(self, X: Any, mask: Any) -> None:
+        clock = Clock()
         source = open_source(X, int(self.batch_size), allow_nan=True, mask=mask)
         if source.reads_once:
             check_single_pass(self.max_iter, self.n_init, self.checkpoint)
@@ -307,13 +312,15 @@ class StochasticCP(BatchedCP):
                 earlier = KruskalTensor(self.weights_, [self.factors_[0], *self._others()[0]])
             broken: FitError | None = None
             try:
-                result = self._run(solver, self.init if earlier is None else earlier, identity)
+                start = self.init if earlier is None else earlier
+                result = self._run(solver, start, identity, clock)
             except FitError as error:
                 broken, result = error, error.result
             if source.reads_once and (broken or result.status is Status.INTERRUPTED):
                 # The samples are gone, and the state is that before them.
                 raise broken or KeyboardInterrupt
-            self._store(solver, result)
+            with self._storing(result, broken):
+                self._store(solver, result)
         self._warn_about_nothing(solver)
         labels = source.head.labels[0]
         if not isinstance(source, MemorySource):
@@ -445,5 +452,3 @@ class StochasticCP(BatchedCP):
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
         super()._store(solver, result)
         self.n_steps_, self._largest_batch = result.state.n_steps, result.state.largest
-        if not math.isfinite(self.objective_):  # interrupted before the end of the first sweep
-            self.objective_ = result.history.objective[-1]

@@ -62,7 +62,7 @@ def extended(
     _, loss, state = solver.take_batch(state, batch)
     if not math.isfinite(loss):
         raise broken_batch()
-    rows, *factors = solver.finish(state)
+    rows, *factors = solver.factors(solver.finish(state))
     units = [
         column_norms(factor) if mode in free else xp.ones_like(model.weights)
         for mode, factor in enumerate(factors, start=1)

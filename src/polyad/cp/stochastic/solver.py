@@ -104,6 +104,8 @@ class SweepState:
         The largest batch so far.
     loss : float
         The sum of the batch objectives over the number of samples, in the unit of the problem.
+    rows : array of shape (n, R) or None
+        Of all samples, once the fit is finished.
     """
 
     factors: list[Array]
@@ -112,6 +114,7 @@ class SweepState:
     seed: int
     largest: int
     loss: float
+    rows: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,7 @@ class StochasticALS(FactorSolver[SweepState]):
     promises_descent: ClassVar[bool] = False
     measures_start: ClassVar[bool] = False
     patience: ClassVar[int] = 3
+    needs_finish: ClassVar[bool] = True
     problem: BatchedData
 
     def __init__(self, problem: BatchedData, settings: Settings) -> None:
@@ -294,38 +298,53 @@ class StochasticALS(FactorSolver[SweepState]):
         return max(1.0 / math.sqrt(number), least)
 
     def objective(self, state: SweepState) -> float:
-        """Return the mean objective of the sweep, per sample, in the unit of the data."""
+        """Return the mean objective, per sample, in the unit of the data."""
         return self.unit * state.loss
 
     def diagnostics(self, state: SweepState) -> Mapping[str, float]:
         """Return the learning rate of the last batch."""
         return {"learning_rate": self.rate(state.n_steps)} if state.n_steps else {}
 
-    def finish(self, state: SweepState) -> list[Array]:
-        """Return all factors; those of the samples are their rows for the others as they are.
+    def finish(self, state: SweepState) -> SweepState:
+        """Return the state with the rows of all samples for the factors as they are.
 
-        Of a stream that cannot be read again they are the rows for the factors that its batch met.
+        Of a stream that cannot be read again they are the rows for the factors that its batch met,
+        and its objective is that of the sweep.
         """
-        parts: list[Array] = []
         self.sample_labels = []
         if self.source.reads_once:
-            lengths = _scale_of(state.factors)
-            xp = array_namespace(lengths)
-            safe = xp.where(lengths > 0, lengths, xp.ones_like(lengths))
-            parts = [rows / safe[None, :] for rows, _ in self._passed]
-            self.sample_labels = [labels for _, labels in self._passed]
-        else:
-            rule = LeastSquares(self.ridge)
-            for batch in self.source.sweep():
-                problem = self.problem.problem_of(batch)
-                start = self._no_rows(problem, state.factors)
-                parts.append(problem.minimizer([start, *state.factors], 0, rule))
-                self.sample_labels.append(batch.given.labels[0])
-        return [array_namespace(parts[0]).concat(parts, axis=0), *state.factors]
+            return self._with_passed_rows(state)
+        parts: list[Array] = []
+        total, nothing, n_samples = 0.0, 0.0, 0
+        rule = LeastSquares(self.ridge)
+        for batch in self.source.sweep():
+            problem = self.problem.problem_of(batch)
+            rows, loss = self._fit_rows(problem, state.factors, rule)
+            parts.append(rows)
+            total, n_samples = total + loss, n_samples + batch.size
+            nothing += 0.5 * problem.norm_squared
+            self.sample_labels.append(batch.given.labels[0])
+        self.nothing = self.unit * nothing / n_samples + self.floor
+        rows = array_namespace(parts[0]).concat(parts, axis=0)
+        return replace(state, rows=rows, loss=total / n_samples)
+
+    def factors(self, state: SweepState) -> list[Array]:
+        """Return all factors of a finished state."""
+        return [state.rows, *state.factors]
 
     def adopt(self, state: SweepState) -> SweepState:
         """Move the factors of a checkpoint to the namespace, device and type of the data."""
         return replace(state, factors=[self.problem.asarray(f) for f in state.factors])
+
+    def _with_passed_rows(self, state: SweepState) -> SweepState:
+        if not self._passed:  # interrupted before the end of the first batch
+            return state
+        lengths = _scale_of(state.factors)
+        xp = array_namespace(lengths)
+        safe = xp.where(lengths > 0, lengths, xp.ones_like(lengths))
+        self.sample_labels = [labels for _, labels in self._passed]
+        rows = xp.concat([rows / safe[None, :] for rows, _ in self._passed], axis=0)
+        return replace(state, rows=rows)
 
     def _row_rule(self, batch: Batch, problem: Problem) -> LeastSquares:
         graph = self.settings.graph

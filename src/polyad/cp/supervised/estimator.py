@@ -129,7 +129,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     modes_ : tuple of str or None
         The names of the modes.
     objective_ : float
-        The objective at the end.
+        The objective of the model, with the classifier that is best for its samples.
     history_ : History
         The objective, the relative error, the label loss and the time at each iteration.
     n_iter_ : int

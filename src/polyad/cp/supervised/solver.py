@@ -163,11 +163,21 @@ class SupervisedLeastSquares(FactorSolver[SupervisedState]):
             "label_loss": self._label_loss(state),
         }
 
-    def finish(self, state: SupervisedState) -> list[Array]:
-        """Return the factors, the samples at their minimum for the others and the classifier."""
-        factors = list(state.factors)
-        factors[0] = self.problem.minimizer(factors, 0, self._rule(state, exact=True))
-        return factors
+    def finish(self, state: SupervisedState) -> SupervisedState:
+        """Return the state with the samples at their minimum, and the classifier then at its own.
+
+        The objective is then a function of the factors alone.
+        """
+        rows, residual = self.problem.fit_samples(state.factors, self._rule(state, exact=True))
+        factors = [rows, *state.factors[1:]]
+        fitted = fit_logistic(
+            self._features(factors), self.labels, self.label_ridge, (state.weights, state.intercept)
+        )
+        return SupervisedState(factors, residual, *fitted)
+
+    def factors(self, state: SupervisedState) -> list[Array]:
+        """Return the factors."""
+        return list(state.factors)
 
     def lengths(self, factors: Sequence[Array]) -> list[Array]:
         """Return ones: samples meet columns of length one in the fit and after it."""

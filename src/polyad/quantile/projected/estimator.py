@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -123,7 +123,7 @@ class QMFQ(QuantileFamily):
     reconstruction_err_ : float
         The mean divergence of the data from its reconstruction.
     objective_ : float
-        The best objective of the iterations: the same, but for rounding.
+        The objective of the model: the same, but for rounding.
     labels_ : list of (array or None)
         The labels of samples and features.
     modes_ : tuple of str or None
@@ -288,11 +288,11 @@ class QMFQ(QuantileFamily):
             *self._start,
         ]
 
-    def _keep(
-        self, table: FeatureTable, parameters: list[Table], potentials: list[Table]
-    ) -> tuple[Table, Table]:
+    def _keep(self, solver: QuantileSolver[Any], state: Any) -> tuple[Table, Table]:
+        objective = cast("ProjectedObjective", solver.objective_function)
+        table, parameters, potentials = objective.table, state.parameters, state.potentials
         given = Transforms(*parameters[:4])
-        projection = self._objective(table).projection(parameters, potentials)
+        projection = objective.projection(parameters, potentials)
         inner = learned_maps(
             *(table.shifted - table.guard, table.shares),
             potentials=potentials[0],
