@@ -89,7 +89,8 @@ class QMF(QuantileFamily):
         Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
         before by less than this part of it. Zero always does ``max_iter`` iterations.
     time_budget : float, default=None
-        Stop after this many seconds, over all restarts.
+        Stop after this many seconds, over all restarts and with the final rows of the samples,
+        which stay as the iterations left them where there is no time. Compiling does not count.
     random_state : int, RandomState instance or None, default=None
         Seeds the start and the order of batches.
     n_jobs : int, default=None

@@ -116,8 +116,8 @@ class WassersteinCP(CPFamily):
     fixed_modes : sequence of int, default=()
         Modes whose factors are kept as given in ``init``.
     time_budget : float, default=None
-        Stop after this many seconds, over all restarts. The rows of the samples are solved for
-        after that, which takes as long as some ten iterations.
+        Stop after this many seconds, over all restarts and with the final rows of the samples,
+        which stay as the iterations left them where there is no time. Compiling does not count.
     random_state : int, RandomState instance or None, default=None
         Seeds the start. An integer also seeds the cost ``"random"``, which is always the same
         otherwise.

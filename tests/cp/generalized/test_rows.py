@@ -160,3 +160,14 @@ def test_a_better_row_that_is_known_is_kept():
     known = solve_rows(problem, others, 0.0, known=plain * 0.5)
     own, other = (problem.evaluate([rows, *others])[0] for rows in (plain, known))
     assert other <= own + 1e-9 * abs(own)
+
+
+def test_pairs_of_components_are_computed_once_for_all_samples(monkeypatch):
+    calls = []
+    pairs = samples.pairs
+    monkeypatch.setattr(samples, "pairs", lambda products: calls.append(1) or pairs(products))
+    basis = samples.Basis(np.random.default_rng(0).random((20, 3)))
+    for _ in range(5):
+        ((_, products, both),) = basis.blocks()
+        assert np.array_equal(both, pairs(products))
+    assert len(calls) == 1

@@ -10,6 +10,7 @@ the loss of a zero is replaced by theirs.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,13 @@ class Basis:
         step = max(1, 2 * _PAIRS // (n_components * (n_components + 1)))
         for first in range(0, n_cells, step):
             block = slice(first, min(first + step, n_cells))
-            yield block, self.products[block], pairs(self.products[block])
+            both = self._all_pairs if n_cells <= step else pairs(self.products[block])
+            yield block, self.products[block], both
+
+    @cached_property
+    def _all_pairs(self) -> Matrix:
+        """The pairs of all cells, where they are few: every step of every sample needs them."""
+        return pairs(self.products)
 
 
 def pairs(products: Matrix) -> Matrix:

@@ -90,7 +90,8 @@ class SimilarityCP(NonnegativeFamily):
         What an entry that a sparse tensor does not store means. In dense data, NaN is always a
         missing entry.
     time_budget : float, default=None
-        Stop after this many seconds, over all restarts.
+        Stop after this many seconds, over all restarts and with the final rows of the samples,
+        which stay as the iterations left them where there is no time. Compiling does not count.
     random_state : int, RandomState instance or None, default=None
         Seeds the start.
     n_jobs : int, default=None

@@ -108,7 +108,7 @@ class StochasticCP(BatchedCP):
         What an entry that a sparse tensor does not store means. In dense data, NaN is always a
         missing entry.
     time_budget : float, default=None
-        Stop after this many seconds, over all restarts.
+        Stop after this many seconds, over all restarts. Compiling does not count.
     random_state : int, RandomState instance or None, default=None
         Seeds the start and the order of the samples.
     n_jobs : int, default=None

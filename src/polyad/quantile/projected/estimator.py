@@ -87,7 +87,7 @@ class QMFQ(QuantileFamily):
         Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
         before by less than this part of it. Zero always does ``max_iter`` iterations.
     time_budget : float, default=None
-        Stop after this many seconds, over all restarts.
+        Stop after this many seconds, over all restarts. Compiling does not count.
     random_state : int, RandomState instance or None, default=None
         Seeds the start of the projector.
     n_jobs : int, default=None
