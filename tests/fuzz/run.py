@@ -7,24 +7,30 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from itertools import count
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.fuzz import estimators, functions, kills
-from tests.fuzz.judge import FoundError, RefusedError
+from tests.fuzz import estimators, files, functions, kills
+from tests.fuzz.judge import FoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: The kinds of cases: each takes a generator, the number of the case and a function to
-#: tell what the case is.
+    Task = tuple[str, int, int]
+
+#: The kinds of cases: each takes a generator, the number of the case and a function that is told
+#: what the case is; it returns whether the case was not refused.
 KINDS: dict[str, Callable[[np.random.Generator, int, Callable[[str], None]], bool]] = {
     "inputs": estimators.case,
     "functions": functions.case,
+    "files": files.case,
     "kills": kills.case,
 }
+# How many of each kind take turns: a kill takes as long as many inputs.
+TURNS = {"inputs": 40, "functions": 20, "files": 20, "kills": 1}
 # Of a case, compiling included.
 LONGEST_SECONDS = 300.0
 
@@ -36,8 +42,8 @@ class Verdict:
     kind: str
     seed: int
     case: int
-    words: str
-    found: str
+    words: str = ""
+    found: str = ""
     worked: bool = False
 
     def __str__(self) -> str:
@@ -45,93 +51,80 @@ class Verdict:
         return f"{self.found}\n    {self.words}\n    {command}"
 
 
-def run_case(kind: str, seed: int, number: int) -> Verdict:
-    """Run one case in this process."""
-    verdict = Verdict(kind, seed, number, "", "")
+def run_case(kind: str, seed: int, number: int, *, shows: bool = False) -> Verdict:
+    """Run one case in this process; one that shows says what it does and where it fails."""
+    verdict = Verdict(kind, seed, number)
 
     def say(words: str) -> None:
         verdict.words = words
+        if shows:
+            write(words)
 
     rng = np.random.default_rng([seed, list(KINDS).index(kind), number])
     try:
         verdict.worked = KINDS[kind](rng, number, say)
-    except (FoundError, RefusedError) as error:
+    except FoundError as error:
+        if shows:
+            raise
         verdict.found = str(error)
     return verdict
 
 
-def run_one(kind: str, seed: int, number: int) -> int:
-    """Run one case alone and show where an error came from."""
-    rng = np.random.default_rng([seed, list(KINDS).index(kind), number])
-    try:
-        KINDS[kind](rng, number, _write)
-    except (FoundError, RefusedError) as error:
-        raise error from error.__cause__
-    _write("nothing found")
-    return 0
-
-
 def attack(kinds: list[str], seed: int, minutes: float, jobs: int) -> int:
     """Run cases for some minutes, write each finding, and return 1 if there were any."""
-    end = time.monotonic() + 60.0 * minutes
     counts: Counter[str] = Counter()
-    for verdict in _verdicts(kinds, seed, end, jobs):
-        counts["cases"] += 1
-        counts["fits that worked"] += verdict.worked
+    for verdict in _verdicts(_tasks(kinds, seed), time.monotonic() + 60.0 * minutes, jobs):
+        counts.update(cases=1, worked=verdict.worked, found=bool(verdict.found))
         if verdict.found:
-            counts["findings"] += 1
-            _write(f"FOUND {verdict}")
-    _write(
-        f"{counts['cases']} cases, {counts['fits that worked']} of them were not refused, "
-        f"{counts['findings']} findings"
-    )
-    return int(counts["findings"] > 0)
+            write(f"FOUND {verdict}")
+    write("{cases} cases, {worked} of them not refused, {found} findings".format(**counts))
+    return int(counts["found"] > 0)
 
 
-def _verdicts(kinds: list[str], seed: int, end: float, jobs: int) -> Iterator[Verdict]:
-    """Yield verdicts of cases in turn, from workers that are replaced when they die or hang."""
+def _tasks(kinds: list[str], seed: int) -> Iterator[Task]:
+    """Yield the cases of all kinds in turns, without an end."""
+    numbers = {kind: count() for kind in kinds}
+    while True:
+        for kind in kinds:
+            for _ in range(TURNS[kind]):
+                yield kind, seed, next(numbers[kind])
+
+
+def _verdicts(tasks: Iterator[Task], end: float, jobs: int) -> Iterator[Verdict]:
+    """Yield verdicts from workers that are replaced when they die or hang."""
     workers = [_Worker() for _ in range(jobs)]
-    number = 0
-    try:
-        while True:
-            for worker in workers:
-                if worker.task is None and time.monotonic() < end:
-                    worker.give((kinds[number % len(kinds)], seed, number // len(kinds)))
-                    number += 1
-            busy = [worker for worker in workers if worker.task is not None]
-            if not busy:
-                return
-            ready = wait([worker.pipe for worker in busy], timeout=1.0)
-            for worker in busy:
-                if worker.pipe in ready or worker.is_late:
-                    yield worker.verdict()
-    finally:
+    while True:
         for worker in workers:
-            worker.end()
+            if worker.task is None and time.monotonic() < end:
+                worker.give(next(tasks))
+        busy = [worker for worker in workers if worker.task is not None]
+        if not busy:
+            break
+        ready = wait([worker.pipe for worker in busy], timeout=1.0)
+        for worker in busy:
+            if worker.pipe in ready or worker.is_late:
+                yield worker.verdict()
+    for worker in workers:
+        worker.end()
 
 
 class _Worker:
-    """A process that runs cases one after the other."""
-
-    task: tuple[str, int, int] | None = None
+    """A process that runs cases one after the other, and its successors."""
 
     def __init__(self) -> None:
+        self.task: Task | None = None
+        self._begin()
+
+    def _begin(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
 
-    def give(self, task: tuple[str, int, int]) -> None:
+    def give(self, task: Task) -> None:
         self.task, self.since = task, time.monotonic()
         self.pipe.send(task)
-
-    def end(self) -> None:
-        """Let the process end itself, with all that it started, or kill it."""
-        if self.task is None:
-            self.pipe.send(None)
-            self.process.join(timeout=10.0)
-        self.process.kill()
 
     @property
     def is_late(self) -> bool:
@@ -143,14 +136,21 @@ class _Worker:
         self.task = None
         try:
             if self.pipe.poll():
-                return self.pipe.recv()
+                verdict: Verdict = self.pipe.recv()
+                return verdict
             found = f"not over after {LONGEST_SECONDS:.0f} seconds"
         except EOFError:
             self.process.join()
             found = f"the process died with exit code {self.process.exitcode}"
         self.process.kill()
-        self.__init__()  # type: ignore[misc]
-        return Verdict(*task, "", found)
+        self._begin()
+        return Verdict(*task, found=found)
+
+    def end(self) -> None:
+        """Let the process end, with all that it started."""
+        self.pipe.send(None)
+        self.process.join(timeout=10.0)
+        self.process.kill()
 
 
 def _serve(pipe: Any) -> None:
@@ -158,6 +158,6 @@ def _serve(pipe: Any) -> None:
         pipe.send(run_case(*task))
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

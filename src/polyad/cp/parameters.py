@@ -48,7 +48,7 @@ def read_fixed_modes(fixed_modes: Iterable[int], n_modes: int, init: Any) -> lis
     init : object
         Where the factors of the fixed modes must come from.
     """
-    modes = list(fixed_modes)
+    modes = list(fixed_modes) if np.iterable(fixed_modes) else [fixed_modes]
     for mode in modes:
         if not isinstance(mode, Integral) or isinstance(mode, bool):
             message = (

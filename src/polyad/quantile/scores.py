@@ -82,13 +82,14 @@ def pull_nonnegative_scores(
     def work(first: int, last: int) -> None:
         own = Z[:, first:last]
         values = scores[first:last]
-        found = _Samples(own, loadings, pairs).evaluate(np.arange(last - first), values)
-        solved = _solve_free(found.hessian, gradient[first:last], values > 0.0)
-        product = loadings @ values.T
-        by_own = loadings @ solved.T / product
-        by_z[:, first:last] = by_own
-        ratio = own / product
-        parts[first // blocks[0][1]] = (ratio - 1.0) @ solved - (by_own * ratio) @ values
+        with np.errstate(all="ignore"):  # a gradient that is not finite ends the fit, and is told
+            found = _Samples(own, loadings, pairs).evaluate(np.arange(last - first), values)
+            solved = _solve_free(found.hessian, gradient[first:last], values > 0.0)
+            product = loadings @ values.T
+            by_own = loadings @ solved.T / product
+            by_z[:, first:last] = by_own
+            ratio = own / product
+            parts[first // blocks[0][1]] = (ratio - 1.0) @ solved - (by_own * ratio) @ values
 
     run_blocks(work, blocks)
     return by_z, parts.sum(axis=0)
