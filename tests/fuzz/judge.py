@@ -12,13 +12,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import InvalidParameterError
 
-from polyad.exceptions import (
-    DataWarning,
-    NumericalError,
-    PolyadError,
-    TransportWarning,
-    UnknownLabelWarning,
-)
+from polyad.exceptions import DataWarning, PolyadError, TransportWarning, UnknownLabelWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +40,9 @@ def judged(what: str) -> Iterator[None]:
             raise
         except Exception as error:
             refuses = isinstance(error, PolyadError | InvalidParameterError)
-            clear = len(str(error)) >= SHORTEST_MESSAGE and not isinstance(error, NumericalError)
+            refuses &= len(str(error)) >= SHORTEST_MESSAGE
             message = f"{what}: {_told(error)}"
-            raise (RefusedError if refuses and clear else FoundError)(message) from error
+            raise (RefusedError if refuses else FoundError)(message) from error
     for warning in heard:
         # scikit-learn tells those who fit a table and transform an array.
         is_about_names = "valid feature names" in str(warning.message)
