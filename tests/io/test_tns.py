@@ -203,6 +203,14 @@ def test_missing_file(tmp_path):
         read_tns(tmp_path / "none.tns")
 
 
+@pytest.mark.parametrize("path", [b"a.tns", print, None])
+def test_a_path_of_another_type(path):
+    with pytest.raises(InvalidTypeError, match="The path is a"):
+        read_tns(path)
+    with pytest.raises(InvalidTypeError, match="The path is a"):
+        write_tns(path, coo_array(np.eye(2)))
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[:-12], lambda b: b"not gzip", lambda b: b[:200]])
 def test_damaged_gzip(tmp_path, damage):
     path = tmp_path / "x.tns.gz"

@@ -205,7 +205,9 @@ def test_a_grid_has_axes():
 @pytest.mark.parametrize("make", [cosine_cost, presence_cost, tfidf_cost])
 def test_bad_data_is_refused(make, tensor):
     with pytest.raises(InvalidInputError, match=r"no mode \{\}"):
-        cosine_cost(np.ones((2, 2)), {})
+        make(np.ones((2, 2)), {})
+    with pytest.raises(InvalidTypeError, match="data is a dict; costs need an array of numbers"):
+        make({}, 0)
     with pytest.raises(InvalidInputError, match="no mode 3"):
         make(tensor, 3)
     with pytest.raises(InvalidInputError, match="no mode 0"):

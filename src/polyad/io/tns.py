@@ -14,19 +14,19 @@ import re
 import warnings
 import zlib
 from numbers import Integral
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.files import replacing
+from polyad.files import read_path, replacing
 from polyad.tensor.entries import summed_coo
 from polyad.tensor.labels import LabelledTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from scipy.sparse import coo_array
 
@@ -76,7 +76,7 @@ def read_tns(
     """
     _check_index_base(index_base)
     shape = _read_shape(shape)
-    path = Path(path)
+    path = read_path(path)
     try:
         _check_lines(path)
         n_modes = _count_modes(path, shape)
@@ -132,7 +132,7 @@ def write_tns(
     """
     _check_index_base(index_base)
     entries = _as_entries(tensor)
-    path = Path(path)
+    path = read_path(path)
     with (
         replacing(path) as file,
         _compressing(file, compress=path.suffix == ".gz") as stream,
@@ -142,7 +142,7 @@ def write_tns(
 
 
 def _check_index_base(index_base: int) -> None:
-    if index_base not in (0, 1):
+    if not isinstance(index_base, int | np.integer) or index_base not in (0, 1):
         message = f"index_base={index_base!r} has no meaning; give 1 (FROSTT) or 0."
         raise InvalidInputError(message)
 

@@ -351,7 +351,11 @@ def _checked_entries(
     data = data.data if isinstance(getattr(data, "labels", None), tuple) else data
     is_sparse: bool = issparse(data)
     if not is_sparse:
-        dense = np.asarray(data, dtype=np.float64)
+        try:
+            dense = np.asarray(data, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            message = f"The data is a {type(data).__name__}; costs need an array of numbers."
+            raise InvalidTypeError(message) from error
         tensor: Any = coo_array(dense) if dense.ndim else coo_array((1, 1))
     else:
         tensor = coo_array(data)
