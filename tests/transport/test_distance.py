@@ -272,3 +272,11 @@ def test_sinkhorn_refuses_bad_arguments():
         sinkhorn([1, 1], [1, 1], cost, epsilon=0.1, marginal_penalty=0)
     with pytest.raises(InvalidInputError, match="epsilon=nan"):
         sinkhorn([1, 1], [1, 1], cost, epsilon=float("nan"))
+    with pytest.raises(InvalidInputError, match="tol='' must be a number"):
+        sinkhorn([1, 1], [1, 1], cost, epsilon=0.1, tol="")
+    with pytest.raises(InvalidInputError, match="max_iter=0 must be a whole number"):
+        sinkhorn([1, 1], [1, 1], cost, epsilon=0.1, max_iter=0)
+    with pytest.raises(InvalidTypeError, match="a is a dict; give an array of numbers"):
+        sinkhorn({}, [1, 1], cost, epsilon=0.1)
+    with pytest.raises(InvalidTypeError, match="cost is a dict; give an array of numbers"):
+        sinkhorn([1, 1], [1, 1], {}, epsilon=0.1)

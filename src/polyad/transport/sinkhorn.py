@@ -14,12 +14,12 @@ This is the general solver for small problems, and the reference for the kernels
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -100,13 +100,14 @@ def sinkhorn(
     array([1.230304, 0.930814])
     """
     left, right = _masses(a, "a"), _masses(b, "b")
-    matrix = np.asarray(cost, dtype=np.float64)
+    matrix = _numbers(cost, "cost")
     if matrix.shape != (left.size, right.size) or not np.all(np.isfinite(matrix)):
         message = f"cost must be finite, of shape {(left.size, right.size)}; got {matrix.shape}."
         raise InvalidInputError(message)
     if not isinstance(epsilon, Real) or not 0 < epsilon < np.inf:
         message = f"epsilon={epsilon!r} must be a finite number above zero."
         raise InvalidInputError(message)
+    _check_steps(tol, max_iter)
     if marginal_penalty is None:
         check_masses(float(left.sum()), float(right.sum()), "a and b")
         # What rounding makes of equal masses cannot be met by both sides of a plan.
@@ -242,8 +243,25 @@ def _divergence(a: Vector, b: Vector) -> float:
 
 
 def _masses(given: ArrayLike, name: str) -> Vector:
-    masses: NDArray[Any] = np.asarray(given, dtype=np.float64)
+    masses = _numbers(given, name)
     if masses.ndim != 1 or not np.all((masses >= 0) & (masses < np.inf)):
         message = f"{name} must be a vector of finite masses, none negative; got {masses!r}."
         raise InvalidInputError(message)
     return masses
+
+
+def _numbers(given: Any, name: str) -> NDArray[np.float64]:
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        message = f"{name} is a {type(given).__name__}; give an array of numbers."
+        raise InvalidTypeError(message) from error
+
+
+def _check_steps(tol: Any, max_iter: Any) -> None:
+    if not isinstance(tol, Real) or not float(tol) >= 0:
+        message = f"tol={tol!r} must be a number that is not negative."
+        raise InvalidInputError(message)
+    if not isinstance(max_iter, Integral) or isinstance(max_iter, bool) or max_iter < 1:
+        message = f"max_iter={max_iter!r} must be a whole number above zero."
+        raise InvalidInputError(message)
