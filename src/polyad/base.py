@@ -133,10 +133,13 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.modes_ = given.modes
         self.labels_ = list(given.labels)
 
-    def _validate_new(self, X: Any, *, mask: Any = None) -> TensorInput:
-        """Validate new samples against the modes that the model was fitted to."""
+    def _validate_new(self, X: Any, *, mask: Any = None, for_features: bool = False) -> TensorInput:
+        """Validate new samples against the modes that the model was fitted to.
+
+        Samples of nothing have features, alone as beside others, but nothing to score or to learn.
+        """
         check_is_fitted(self)
-        given = as_tensor_input(X, allow_nan=self._accepts_nan, mask=mask)
+        given = as_tensor_input(X, allow_nan=self._accepts_nan, mask=mask, is_new=for_features)
         self._check_order(given)
         self._check_feature_names_of(X, given, reset=False)
         return self._in_the_shape_of_the_model(given)

@@ -97,7 +97,9 @@ class SampleSource(ABC):
         return None
 
 
-def open_source(X: Any, batch_size: int, *, allow_nan: bool, mask: Any = None) -> SampleSource:
+def open_source(
+    X: Any, batch_size: int, *, allow_nan: bool, mask: Any = None, is_new: bool = False
+) -> SampleSource:
     """Find out how samples can be read, and read the first of them.
 
     Parameters
@@ -110,10 +112,13 @@ def open_source(X: Any, batch_size: int, *, allow_nan: bool, mask: Any = None) -
         Whether NaN in dense data is accepted, as a missing entry.
     mask : array of bool, optional
         For dense data in memory, True where an entry was observed.
+    is_new : bool
+        Whether these are samples for a model that is there, of which a batch may hold nothing.
     """
     access = sample_access(X)
     if access == "whole":
-        return MemorySource(as_tensor_input(X, allow_nan=allow_nan, mask=mask), batch_size)
+        given = as_tensor_input(X, allow_nan=allow_nan, mask=mask, is_new=is_new)
+        return MemorySource(given, batch_size)
     if mask is not None:
         message = (
             "A mask was given with samples that are read in batches. Mark missing entries by NaN "
@@ -121,8 +126,8 @@ def open_source(X: Any, batch_size: int, *, allow_nan: bool, mask: Any = None) -
         )
         raise InvalidInputError(message)
     if access == "blocks":
-        return BlockSource(X, batch_size, allow_nan=allow_nan)
-    return StreamSource(X, allow_nan=allow_nan, reads_once=access == "once")
+        return BlockSource(X, batch_size, allow_nan=allow_nan, is_new=is_new)
+    return StreamSource(X, allow_nan=allow_nan, reads_once=access == "once", is_new=is_new)
 
 
 class MemorySource(SampleSource):
@@ -211,11 +216,15 @@ class BlockSource(SampleSource):
         and a chunk of more samples is read once and cut into batches.
     allow_nan : bool
         Whether NaN is accepted, as a missing entry.
+    is_new : bool
+        Whether a block may hold nothing, as samples for a model that is there.
     """
 
-    def __init__(self, array: Any, batch_size: int, *, allow_nan: bool) -> None:
+    def __init__(
+        self, array: Any, batch_size: int, *, allow_nan: bool, is_new: bool = False
+    ) -> None:
         self._array = array
-        self._allow_nan = allow_nan
+        self._accepted = {"allow_nan": allow_nan, "is_new": is_new}
         self._batch_size = batch_size
         shape = tuple(int(n) for n in array.shape)
         if len(shape) < 2 or 0 in shape:
@@ -243,7 +252,7 @@ class BlockSource(SampleSource):
     def _read(self, k: int) -> TensorInput:
         start, stop = int(self._bounds[k]), int(self._bounds[k + 1])
         try:
-            given = as_tensor_input(np.asarray(self._array[start:stop]), allow_nan=self._allow_nan)
+            given = as_tensor_input(np.asarray(self._array[start:stop]), **self._accepted)
         except PolyadError as error:
             where = f"block {k}, samples {start} to {stop - 1}"
             raise _named(error, where) from error
@@ -261,11 +270,15 @@ class StreamSource(SampleSource):
         Whether NaN in dense batches is accepted, as a missing entry.
     reads_once : bool
         Whether the batches are gone once read.
+    is_new : bool
+        Whether a batch may hold nothing, as samples for a model that is there.
     """
 
-    def __init__(self, batches: Any, *, allow_nan: bool, reads_once: bool) -> None:
+    def __init__(
+        self, batches: Any, *, allow_nan: bool, reads_once: bool, is_new: bool = False
+    ) -> None:
         self._batches = batches
-        self._allow_nan = allow_nan
+        self._accepted = {"allow_nan": allow_nan, "is_new": is_new}
         self.reads_once = reads_once
         # Batches of a stream that were looked at before its only sweep.
         self._seen: list[TensorInput] = []
@@ -354,7 +367,7 @@ class StreamSource(SampleSource):
             )
             raise InvalidTypeError(message)
         try:
-            given = as_tensor_input(item, allow_nan=self._allow_nan)
+            given = as_tensor_input(item, **self._accepted)
         except PolyadError as error:
             raise _named(error, where) from error
         if not hasattr(self, "head"):

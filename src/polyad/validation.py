@@ -45,7 +45,9 @@ _FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErr
 _LARGEST = {"float32": 1e15, "float64": 1e120}
 
 
-def as_tensor_input(X: Any, *, allow_nan: bool = False, mask: Any = None) -> TensorInput:
+def as_tensor_input(
+    X: Any, *, allow_nan: bool = False, mask: Any = None, is_new: bool = False
+) -> TensorInput:
     """Bring anything tensor-like to canonical form.
 
     Parameters
@@ -56,6 +58,9 @@ def as_tensor_input(X: Any, *, allow_nan: bool = False, mask: Any = None) -> Ten
         Whether NaN in dense data is accepted, as a missing entry.
     mask : array of bool, optional
         For dense data, True where an entry was observed. The others become NaN.
+    is_new : bool
+        Whether these are samples for a model that is there: what is accepted of a sample beside
+        others, nothing observed or only tiny numbers, is then accepted of it alone.
 
     Raises
     ------
@@ -76,7 +81,7 @@ def as_tensor_input(X: Any, *, allow_nan: bool = False, mask: Any = None) -> Ten
     if mask is not None:
         given = dataclasses.replace(given, data=_masked(given, mask))
         allow_nan = True
-    _check_values(given, allow_nan=allow_nan)
+    _check_values(given, allow_nan=allow_nan, is_new=is_new)
     return given
 
 
@@ -125,7 +130,7 @@ def _check_size(given: TensorInput) -> None:
     raise InvalidInputError(message)
 
 
-def _check_values(given: TensorInput, *, allow_nan: bool) -> None:
+def _check_values(given: TensorInput, *, allow_nan: bool, is_new: bool) -> None:
     """Refuse infinity, NaN where it has no meaning, and sizes whose squares overflow."""
     stored = given.data.data if given.is_sparse else given.data
     if math.prod(stored.shape) == 0:
@@ -138,7 +143,7 @@ def _check_values(given: TensorInput, *, allow_nan: bool) -> None:
         _refuse_nan(given, xp.isnan(stored))
     if has_nan:
         missing = xp.isnan(stored)
-        if bool(xp.all(missing)):
+        if bool(xp.all(missing)) and not is_new:
             message = "Every entry is NaN: there is nothing to fit."
             raise InvalidInputError(message)
         filled = xp.where(missing, xp.zeros_like(stored), stored)
@@ -152,7 +157,7 @@ def _check_values(given: TensorInput, *, allow_nan: bool) -> None:
         raise InvalidInputError(message)
     size = max(abs(high), abs(low))
     limit = _LARGEST["float32" if stored.dtype == xp.float32 else "float64"]
-    if size > limit or 0 < size < 1 / limit:
+    if size > limit or (0 < size < 1 / limit and not is_new):
         message = (
             f"The largest entry has the size {size:.3g}, whose square leaves the range of "
             f"{stored.dtype}. Scale the data to a size between {1 / limit:.0e} and {limit:.0e}."

@@ -27,7 +27,7 @@ from polyad.fitting.clock import Clock
 from polyad.fitting.driver import FitError, read_callbacks
 from polyad.fitting.identity import UNCOUNTED, fit_identity
 from polyad.tensor.alignment import normalize_components, weight_order
-from polyad.tensor.kruskal import KruskalTensor
+from polyad.tensor.kruskal import KruskalTensor, column_norms
 from polyad.tensor.products import kruskal_to_dense
 from polyad.threads import thread_limit
 from polyad.validation import read_features
@@ -59,6 +59,10 @@ COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "callbacks": ["array-like", callable, None],
     "verbose": ["verbose"],
 }
+
+
+# Weights below this part of the norm of the data are nothing.
+_NOTHING = 1e-10
 
 
 class CPFamily(TensorEstimator):
@@ -175,7 +179,7 @@ class CPFamily(TensorEstimator):
 
     def _features(self, X: Any, mask: Any) -> tuple[Array, np.ndarray | None]:
         """Return the features of new samples, and their labels."""
-        given = self._validate_new(X, mask=mask)
+        given = self._validate_new(X, mask=mask, for_features=True)
         with thread_limit(self.n_jobs):
             problem = self._new_problem(given)
             return self._rows(problem) * 2.0**problem.exponent, given.labels[0]
@@ -263,10 +267,34 @@ class CPFamily(TensorEstimator):
                 broken, result = error, error.result
             with self._storing(result, broken):
                 self._store(solver, result)
+            self._warn_about_nothing(solver)
         self._remember(X, given)
         self.n_samples_seen_ = given.shape[0]
         if broken is not None:
             raise broken
+
+    def _warn_about_nothing(self, solver: Any) -> None:
+        """Say so if the model is zero everywhere, but the data is not."""
+        if self._values_are_means and not solver.problem.is_zero and self._is_nothing(solver):
+            self._warn_about_data(
+                f"every component is zero, but the data is not. {self._advice_on_nothing(solver)}"
+            )
+
+    def _is_nothing(self, solver: Any) -> bool:
+        """Say whether the model is zero, compared with the data."""
+        problem = solver.problem
+        size: float = math.sqrt(problem.norm_squared) * 2.0**problem.exponent
+        sizes = math.prod((column_norms(factor) for factor in self.factors_), start=self.weights_)
+        largest = float(array_namespace(sizes).max(sizes))
+        return largest <= _NOTHING * size
+
+    def _advice_on_nothing(self, solver: Any) -> str:
+        """Return what can leave nothing, and what to do."""
+        return (
+            "A penalty that is too large for entries of this size does that, and so does an init "
+            "with zeros: use smaller penalties, scale the data to entries of about one, or use "
+            "another init."
+        )
 
     def _run(
         self, solver: FactorSolver[Any], init: Any, identity: dict[str, Any], clock: Clock

@@ -34,6 +34,8 @@ _COMFORTABLE = {"float32": 16, "float64": 200}
 _CANCELLING = 100.0
 # Numbers of the normal matrices that are formed at a time (32 MiB): a long mode has many rows.
 _NORMALS_AT_A_TIME = 1 << 22
+# Entries of single precision that are widened at a time (128 MiB).
+_WIDENED_AT_A_TIME = 1 << 24
 # Columns of pairwise products that are contracted at a time: bounds the memory of a masked sweep.
 _PAIRS_AT_A_TIME = 64
 
@@ -200,10 +202,20 @@ class CompleteProblem(Problem):
 class ObservedProblem(Problem):
     """Only some entries are known, and only those count.
 
-    Rows with fewer observations than components are underdetermined. A shift of the normal
-    matrices at the level of rounding, for the row itself and for an average row, makes their
-    solution finite and close to the shortest. Rows without observations are zero.
+    Rows with fewer observations than components are underdetermined: rules give nearly the shortest
+    of their solutions (``determined`` in ``rules.py``). Rows without observations are zero. A row
+    depends on its own observations and the factors of the other modes, and on no other row.
     """
+
+    def _shift(self, factors: Sequence[Array], mode: int) -> float:
+        """Return what is added to the diagonals of normal matrices, at the level of rounding.
+
+        It is measured by one entry of an average row: entries where the model has nothing, or next
+        to nothing, say nothing.
+        """
+        normal = _gram(factors, mode)
+        trace = float(array_namespace(normal).linalg.trace(normal))
+        return epsilon_of(self.dtype) * trace * self.shape[mode] / math.prod(self.shape)
 
     def sweep(self, factors: list[Array], rule: UpdateRule, fixed_modes: Collection[int]) -> float:
         """Minimise over each free mode in turn."""
@@ -220,10 +232,7 @@ class ObservedSparse(ObservedProblem):
 
     def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
         """Solve one small system per row; a row without observations is zero."""
-        # The trace of the normal matrix of an average row, if entries were observed evenly.
-        trace = float(np.trace(_gram(factors, mode))) * (self.tensor.nnz / math.prod(self.shape))
-        shift = epsilon_of(self.dtype) * trace
-        return rule.solve_observed(self.tensor, factors, mode, shift)
+        return rule.solve_observed(self.tensor, factors, mode, self._shift(factors, mode))
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual over the stored entries."""
@@ -273,40 +282,29 @@ class ObservedDense(ObservedProblem):
         return to_numpy(self._counts[mode] > 0)
 
     def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
-        """Solve one small system per row, a block of rows at a time."""
+        """Solve one small system per row, a block of rows at a time.
+
+        Sums are made in double precision, as those of sparse data are: a row that its observations
+        hardly determine would show the rounding of single precision.
+        """
         xp = array_namespace(factors[mode])
         n, rank = (int(size) for size in factors[mode].shape)
-        rhs = self.tensor.mttkrp(factors, mode)
         step = max(1, _NORMALS_AT_A_TIME // rank**2)
+        if self.dtype != xp.float64:
+            step = max(1, min(step, _WIDENED_AT_A_TIME * n // math.prod(self.shape)))
+        wide = [double(factor) for factor in factors]
         seen = self._counts[mode] > 0
-        if n <= step:
-            normal = _normal_matrices(self.mask, factors, mode)
-            average = xp.mean(_traces(normal))
-            return self._solve(rule, mode, (normal, rhs, factors[mode], seen), average)
-        # The average over all rows comes before the first block, by the diagonals alone.
-        squares = self.mask.mttkrp([factor * factor for factor in factors], mode)
-        average = xp.mean(xp.sum(double(squares), axis=1))
+        shift = self._shift(factors, mode) * xp.eye(rank, dtype=xp.float64)
         solved = []
         for first in range(0, n, step):
-            rows = slice(first, first + step)
-            mask = DenseTensor(self.mask.array[(*(slice(None),) * mode, rows)])
-            own = [f[rows, :] if k == mode else f for k, f in enumerate(factors)]
-            normal = _normal_matrices(mask, own, mode)
-            system = (normal, rhs[rows, :], own[mode], seen[rows])
-            solved.append(self._solve(rule, mode, system, average))
-        return xp.concat(solved, axis=0)
-
-    def _solve(
-        self, rule: UpdateRule, mode: int, system: tuple[Array, Array, Array, Array], average: Array
-    ) -> Array:
-        """Apply a rule to normal matrices, right-hand sides and rows; unobserved rows are zero."""
-        normal, rhs, current, seen = system
-        xp = array_namespace(rhs)
-        shift = epsilon_of(self.dtype) * xp.maximum(_traces(normal), average)
-        shift = xp.where(shift > 0, shift, xp.ones_like(shift))
-        normal = normal + shift[:, None, None] * xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
-        solved = rule.solve_rows(normal, rhs, current, mode)
-        return xp.where(seen[:, None], solved, xp.zeros_like(solved))
+            rows = slice(first, min(first + step, n))
+            place = (*(slice(None),) * mode, rows, ...)
+            data, mask = (DenseTensor(double(own.array[place])) for own in (self.tensor, self.mask))
+            own = [f[rows, :] if k == mode else f for k, f in enumerate(wide)]
+            normal, rhs = _normal_matrices(mask, own, mode), data.mttkrp(own, mode)
+            found = rule.solve_rows(normal + shift, rhs, own[mode], mode)
+            solved.append(xp.where(seen[rows][:, None], found, xp.zeros_like(found)))
+        return xp.astype(xp.concat(solved, axis=0), self.dtype, copy=False)
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual over the observed entries."""
@@ -328,17 +326,12 @@ def _normal_matrices(mask: DenseTensor, factors: Sequence[Array], mode: int) -> 
         pairs = [
             xp.take(factor, left, axis=1) * xp.take(factor, right, axis=1) for factor in factors
         ]
-        blocks.append(double(mask.mttkrp(pairs, mode)))
+        blocks.append(mask.mttkrp(pairs, mode))
     lower = xp.concat(blocks, axis=1)
     position = np.zeros((rank, rank), dtype=np.int64)
     position[rows, columns] = position[columns, rows] = np.arange(len(rows))
     full = xp.take(lower, xp.asarray(position.ravel()), axis=1)
     return xp.reshape(full, (-1, rank, rank))
-
-
-def _traces(normal: Array) -> Array:
-    xp = array_namespace(normal)
-    return xp.sum(xp.linalg.diagonal(normal), axis=-1)
 
 
 def _gram(factors: Sequence[Array], mode: int) -> Array:

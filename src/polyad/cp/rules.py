@@ -11,13 +11,20 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace, device, is_numpy_array
+
+from polyad.tensor.observed_kernels import SINGULAR, shift_rows
+from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from polyad.arrays import Array
     from polyad.tensor.sparse import SparseTensor
+
+
+# Work of one call of the kernel, in multiplications: long against the cost of the call.
+_SHIFT_WORK = 1 << 20
 
 
 class UpdateRule(ABC):
@@ -49,8 +56,8 @@ class UpdateRule(ABC):
     ) -> Array:
         """Return the new factor for the stored entries of a sparse tensor.
 
-        ``shift`` is added to the diagonals: at the level of rounding, for rows that their entries
-        do not determine.
+        ``shift`` is added to the diagonals: at the level of rounding, for rows whose entries are
+        where the model is nothing.
         """
 
 
@@ -73,8 +80,8 @@ class LeastSquares(UpdateRule):
     def solve_rows(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
         """Solve one small system per row."""
         xp = array_namespace(rhs)
-        shifted = normal + self.ridge * xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
-        solved = xp.linalg.solve(shifted, double(rhs)[:, :, None])[:, :, 0]
+        ridged = normal + self.ridge * xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
+        solved = xp.linalg.solve(determined(ridged), double(rhs)[:, :, None])[:, :, 0]
         return xp.astype(solved, rhs.dtype)
 
     def solve_observed(
@@ -114,6 +121,39 @@ def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
     inverse = xp.where(kept, 1.0 / xp.where(kept, eigenvalues, 1.0), 0.0)
     solution = ((double(rhs) @ vectors) * inverse[None, :]) @ vectors.T
     return xp.astype(solution, rhs.dtype)
+
+
+def determined(normal: Array) -> Array:
+    """Return normal matrices of rows, with a shift for those that do not determine their row.
+
+    The solution is then nearly the shortest. The shift of a row follows from its own matrix, by the
+    rule that sparse data has, so that the row does not depend on those beside it.
+
+    Parameters
+    ----------
+    normal : array of shape (n, R, R)
+        Symmetric and positive semi-definite, in double precision.
+    """
+    if is_numpy_array(normal):
+        shifted = np.array(normal, dtype=np.float64, order="C")
+        step = max(1, _SHIFT_WORK // shifted.shape[1] ** 3)
+        blocks = range(0, len(shifted), step)
+        run_blocks(shift_rows, ((shifted, (k, min(k + step, len(shifted)))) for k in blocks))
+        return shifted
+    xp = array_namespace(normal)
+    diagonal = xp.linalg.diagonal(normal)
+    is_zero = diagonal == 0
+    finite = xp.where(xp.isfinite(normal), normal, xp.zeros_like(normal))
+    least = xp.linalg.eigvalsh(finite + _diagonals(xp.astype(is_zero, normal.dtype)))[:, 0]
+    mean = xp.mean(diagonal, axis=1)
+    shift = xp.where(least > SINGULAR * xp.max(diagonal, axis=1), 0.0 * mean, SINGULAR * mean)
+    return normal + _diagonals(xp.where(is_zero, xp.ones_like(diagonal), shift[:, None]))
+
+
+def _diagonals(values: Array) -> Array:
+    """Return a diagonal matrix for each row."""
+    xp = array_namespace(values)
+    return values[:, :, None] * xp.eye(int(values.shape[1]), dtype=values.dtype)
 
 
 def double(array: Array) -> Array:

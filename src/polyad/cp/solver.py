@@ -186,8 +186,12 @@ class AlternatingLeastSquares(LeastSquaresSolver):
         return 0.5 * self.unit * (state.residual + self.ridge * size)
 
     def finish(self, state: ALSState) -> ALSState:
-        """Return the samples to their minimum, from which balancing moved them under a ridge."""
-        return self._with_samples(state, self.rule) if self.ridge > 0 else state
+        """Return the samples to their best rows, from which balancing moved them.
+
+        That is to their minimum if there is a ridge, and to the shortest of their best rows if
+        these are many.
+        """
+        return self._with_samples(state, self.rule)
 
 
 def balance(factors: Sequence[Array], free_modes: Collection[int]) -> list[Array]:

@@ -194,7 +194,7 @@ class QuantileFamily(TensorEstimator):
         array of shape (n_samples, n_components)
             The coefficients of each sample on ``components_``.
         """
-        given = self._validate_new(X, mask=mask)
+        given = self._validate_new(X, mask=mask, for_features=True)
         with thread_limit(self.n_jobs):
             scores = self._scores(self._new_table(given))
         return self._named(scores.astype(self._dtype), given.labels[0])

@@ -11,36 +11,72 @@ from polyad.tensor.kernels import BATCH, Pieces, Spans, kernel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# A pivot below this part of the largest diagonal entry counts as zero, and the matrix is then
-# shifted by this part of its mean eigenvalue. Rounding puts about 1e-16 of the right-hand side
+# A pivot below this part of its diagonal entry counts as zero, and the matrix is then shifted by
+# this part of its mean eigenvalue. Rounding puts about 1e-16 of the right-hand side
 # into directions that the data does not determine: divided by 1e-10 they are 1e-6 of the answer,
 # which is nearly that of least norm, and the sum of squares is above its least value by 1e-10.
-_SINGULAR = 1e-10
+SINGULAR = 1e-10
 
 
 @kernel
 def _factorize(normal: NDArray[np.float64], shift: float, factor: NDArray[np.float64]) -> bool:
-    """Write the Cholesky factor of ``normal + shift I``; False if a pivot is nearly zero."""
+    """Write the Cholesky factor of ``normal + shift I``; False if a pivot is nearly zero.
+
+    A component that is zero at all entries of a row has a row and a column of zeros: it gets the
+    pivot one, which makes its coefficient zero.
+    """
     n = factor.shape[0]
-    largest = 0.0
     for i in range(n):
+        own = normal[i, i] + shift
+        least = own * SINGULAR if shift == 0 else 0.0
         for j in range(i + 1):
-            factor[i, j] = normal[i, j]
-        factor[i, i] += shift
-        largest = max(largest, factor[i, i])
-    least = largest * _SINGULAR if shift == 0 else 0.0
-    for i in range(n):
-        for j in range(i + 1):
-            total = factor[i, j]
+            total = own if j == i else normal[i, j]
             for k in range(j):
                 total -= factor[i, k] * factor[j, k]
             if j < i:
                 factor[i, j] = total / factor[j, j]
+            elif own == 0:
+                factor[i, i] = 1.0
             elif total > least:
                 factor[i, i] = np.sqrt(total)
             else:
                 return False
     return True
+
+
+@kernel
+def _own_shift(normal: NDArray[np.float64], factor: NDArray[np.float64]) -> float:
+    """Return what is added to the diagonal of a matrix that its row does not determine, or zero.
+
+    It depends on nothing but the matrix. Writes the Cholesky factor of the sum; NaN if there is
+    none.
+    """
+    n = factor.shape[0]
+    if _factorize(normal, 0.0, factor):
+        return 0.0
+    trace = 0.0
+    for i in range(n):
+        trace += normal[i, i]
+    shift: float = SINGULAR * trace / n
+    while 0.0 < shift < trace:
+        if _factorize(normal, shift, factor):
+            return shift
+        shift *= 100
+    return np.nan
+
+
+@kernel
+def shift_rows(normal: NDArray[np.float64], block: tuple[int, int]) -> None:
+    """Make the matrices of a block of rows safely positive definite, in place.
+
+    Solved with them, a row that its entries do not determine is nearly that of least norm.
+    """
+    n = normal.shape[1]
+    factor = np.empty((n, n))
+    for s in range(block[0], block[1]):
+        shift = _own_shift(normal[s], factor)
+        for r in range(n):
+            normal[s, r, r] = normal[s, r, r] + shift if normal[s, r, r] != 0 else 1.0
 
 
 @kernel
@@ -51,17 +87,8 @@ def _solve_normal(normal: NDArray[np.float64], factor: NDArray[np.float64]) -> N
     """
     n = factor.shape[0]
     right = normal[n]
-    trace = 0.0
-    for i in range(n):
-        trace += normal[i, i]
-    solved = _factorize(normal, 0.0, factor)
-    shift = _SINGULAR * trace / n
-    while not solved and 0.0 < shift < trace:
-        solved = _factorize(normal, shift, factor)
-        shift *= 100
-    if not solved:
-        # Nothing but zeros has the solution zero; what is not finite stays visible.
-        right[:] = 0.0 if trace == 0 else np.nan
+    if not _own_shift(normal, factor) >= 0:
+        right[:] = np.nan  # what is not finite stays visible
         return
     for i in range(n):
         total = right[i]

@@ -376,13 +376,15 @@ class WassersteinCP(CPFamily):
     def _store(self, solver: Any, result: FitResult[Any]) -> None:
         super()._store(solver, result)
         self.costs_ = solver.problem.costs
+        self._sample_rule = solver.problem.sample_rule
+
+    def _warn_about_nothing(self, solver: Any) -> None:
         dead = int((self.weights_ == 0).sum())
         if dead and not solver.problem.is_zero:
             self._warn_about_data(
                 f"{dead} of {len(self.weights_)} components are zero: a component that is zero in "
                 "one mode, as a given init may be, stays so."
             )
-        self._sample_rule = solver.problem.sample_rule
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -131,7 +131,7 @@ class DenseProblem(GeneralizedProblem):
             None if observed is None else np.transpose(observed, self._order),
         )
         self.n_observed = array.size if observed is None else int(np.count_nonzero(observed))
-        self.mean = self.cells.sum(lambda x: x) / self.n_observed
+        self.mean = self.cells.sum(lambda x: x) / max(self.n_observed, 1)
         self.offset = self.cells.sum(loss.offset)
 
     def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
@@ -178,7 +178,7 @@ class ArrayProblem(GeneralizedProblem):
         self.n_observed = prod(self.shape)
         if observed is not None:
             self.n_observed = int(xp.sum(xp.astype(observed, xp.int64)))
-        self.mean = self._sum(self._data) / self.n_observed
+        self.mean = self._sum(self._data) / max(self.n_observed, 1)
         self.offset = self._sum(loss.offset(self._data))
 
     def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:

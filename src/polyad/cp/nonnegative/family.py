@@ -11,6 +11,7 @@ from polyad import saving
 from polyad.cp.family import CPFamily
 from polyad.cp.nonnegative.rules import Descent
 from polyad.exceptions import InvalidInputError
+from polyad.tensor.dense import DenseTensor
 
 if TYPE_CHECKING:
     from polyad.arrays import Array
@@ -34,6 +35,21 @@ class NonnegativeFamily(CPFamily):
             message = f"init has negative entries; {type(self).__name__} needs nonnegative factors."
             raise InvalidInputError(message)
         return factors
+
+    def _advice_on_nothing(self, solver: Any) -> str:
+        tensor = solver.problem.tensor
+        stored = tensor.array if isinstance(tensor, DenseTensor) else tensor.values
+        xp = array_namespace(stored)
+        n_negative, n_nonzero = (
+            int(xp.sum(xp.astype(chosen, xp.int64))) for chosen in (stored < 0, stored != 0)
+        )
+        if not n_negative:
+            return super()._advice_on_nothing(solver)
+        return (
+            f"{n_negative} of its {n_nonzero} nonzero entries are negative, which components that "
+            "only add up cannot come near. Use CP, which takes data of any sign; if these are "
+            "losses or differences, turn their sign, or subtract another zero level first."
+        )
 
     def _nonnegative_rows(self, problem: Problem, sparsity: float, ridge: float | Array) -> Array:
         """Return the exact nonnegative coefficients of samples.

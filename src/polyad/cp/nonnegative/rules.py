@@ -8,7 +8,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
 from polyad.cp.nonnegative.kernels import descend_rows
-from polyad.cp.rules import UpdateRule, double
+from polyad.cp.rules import UpdateRule, determined, double
 from polyad.exceptions import InvalidInputError
 from polyad.threads import run_blocks
 
@@ -64,12 +64,17 @@ class Descent(PenalizedRule):
         self, sparsity: Sequence[float], ridge: Sequence[float | Array], *, exact: bool = False
     ) -> None:
         super().__init__(sparsity, ridge)
+        self.exact = exact
         self.limits = (0.0, _EXACT_SWEEPS) if exact else (_REDUCTION, _INNER_SWEEPS)
+
+    def _penalized(self, normal: Array, rhs: Array, mode: int) -> tuple[Array, Array]:
+        """Fold the penalties in; the exact minimum is also made unique."""
+        matrices, right = super()._penalized(normal, rhs, mode)
+        return determined(matrices) if self.exact else matrices, right
 
     def solve(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
         """Descend on all rows with one normal matrix."""
-        matrix, right = self._penalized(normal, rhs, mode)
-        return self._descend(matrix[None, :, :], right, current)
+        return self.solve_rows(normal[None, :, :], rhs, current, mode)
 
     def solve_rows(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
         """Descend on each row with its own normal matrix."""
@@ -109,9 +114,9 @@ def _descend_columns(normal: Array, rhs: Array, current: Array, limits: tuple[fl
     xp = array_namespace(rhs)
     n = int(rhs.shape[1])
     columns = [double(current)[:, r] for r in range(n)]
-    first = change = None
+    active = first = None
     for _ in range(limits[1]):
-        largest = 0.0
+        largest = xp.zeros_like(columns[0])
         for r in range(n):
             diagonal = normal[:, r, r]
             safe = xp.where(diagonal > 0, diagonal, xp.ones_like(diagonal))
@@ -120,10 +125,13 @@ def _descend_columns(normal: Array, rhs: Array, current: Array, limits: tuple[fl
                 gradient = gradient + normal[:, r, s] * columns[s]
             new = columns[r] - gradient / safe
             new = xp.where((new > 0) & (diagonal > 0), new, xp.zeros_like(new))
-            largest = max(largest, float(xp.max(xp.abs(new - columns[r]) * safe)))
+            new = new if active is None else xp.where(active, new, columns[r])
+            largest = xp.maximum(largest, xp.abs(new - columns[r]) * safe)
             columns[r] = new
-        change, first = largest, largest if first is None else first
-        if change <= max(limits[0], 1e-13) * first:
+        first = largest if first is None else first
+        # Each row ends for itself, so that it does not depend on those beside it.
+        active = largest > max(limits[0], 1e-13) * first
+        if not bool(xp.any(active)):
             break
     return xp.astype(xp.stack(columns, axis=1), current.dtype)
 

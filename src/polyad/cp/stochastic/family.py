@@ -50,7 +50,7 @@ class BatchedCP(CPFamily):
         """
         parts, labels = [], []
         with thread_limit(self.n_jobs):
-            for given in self._new_batches(X, mask):
+            for given in self._new_batches(X, mask, for_features=True):
                 problem = self._problem(given)
                 parts.append(self._rows(problem) * 2.0**problem.exponent)
                 labels.append(given.labels[0])
@@ -86,13 +86,17 @@ class BatchedCP(CPFamily):
             return 1.0 if error == 0 else 0.0
         return 1.0 - error / total
 
-    def _new_batches(self, X: Any, mask: Any) -> Iterator[TensorInput]:
+    def _new_batches(
+        self, X: Any, mask: Any, *, for_features: bool = False
+    ) -> Iterator[TensorInput]:
         """Give new samples, in the shape of the model, as much as is read at a time."""
         check_is_fitted(self)
         if sample_access(X) == "whole":
-            yield self._validate_new(X, mask=mask)
+            yield self._validate_new(X, mask=mask, for_features=for_features)
             return
-        source = open_source(X, int(self.batch_size), allow_nan=True, mask=mask)
+        source = open_source(
+            X, int(self.batch_size), allow_nan=True, mask=mask, is_new=for_features
+        )
         for batch in source.sweep():
             self._check_order(batch.given)
             yield self._in_the_shape_of_the_model(batch.given)

@@ -22,7 +22,7 @@ import scipy.sparse
 from array_api_compat import array_namespace, device
 
 from polyad.arrays import to_numpy
-from polyad.cp.rules import LeastSquares, double, epsilon_of
+from polyad.cp.rules import LeastSquares, determined, double, epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -235,8 +235,9 @@ class GraphRows(LeastSquares):
             rows = double(super().solve_rows(normal, rhs, current, mode))
             moved = double(rhs) - self.weight * (graph @ rows)
             return xp.astype(super().solve_rows(normal, moved, current, mode), rhs.dtype)
-        shifted = normal + self.ridge * xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
-        return xp.astype(coupled_rows(shifted, double(rhs), self.weight * graph), rhs.dtype)
+        ridged = normal + self.ridge * xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
+        rows = coupled_rows(determined(ridged), double(rhs), self.weight * graph)
+        return xp.astype(rows, rhs.dtype)
 
     def solve_observed(
         self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float

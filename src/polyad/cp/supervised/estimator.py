@@ -460,6 +460,11 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         self.coef_, self.intercept_ = np.ascontiguousarray(weights.T), intercept
         self.classes_ = solver.labels.classes
 
+    def _is_nothing(self, solver: Any) -> bool:
+        # The labels alone keep rows of the fit above zero, where transform finds nothing.
+        is_flat = not self.coef_.any() and not to_numpy(self._rows(solver.problem)).any()
+        return is_flat or super()._is_nothing(solver)
+
     def _rows(self, problem: Problem) -> Array:
         sparsity = self._sparsities(len(problem.shape))
         return self._nonnegative_rows(problem, sparsity[0], self.ridge)
