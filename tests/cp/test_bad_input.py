@@ -62,6 +62,7 @@ def test_data(data, says):
         ({"fixed_modes": [0]}, "has none"),
         ({"fixed_modes": ["a"]}, "fixed_modes has 'a', a str; give the numbers of modes, 0..2"),
         ({"fixed_modes": [1.5]}, "fixed_modes has 1.5, a float"),
+        ({"fixed_modes": np.array(2)}, r"fixed_modes has array\(2\), a ndarray"),
         ({"fixed_modes": [True]}, "fixed_modes has True, a bool"),
         ({"callbacks": [1]}, "callbacks has 1, a int; give functions"),
         ({"checkpoint": 5}, "checkpoint is a int; give a path"),

@@ -246,7 +246,9 @@ def test_nothing_left():
     ("options", "text"),
     [
         ({"link": "visit"}, "link='visit' has no meaning"),
+        ({"link": np.array([1.0, -1.0])}, "link=.* has no meaning"),
         ({"min_patients": 0}, "min_patients=0 is not accepted"),
+        ({"min_patients": None}, "min_patients=None is not accepted"),
         ({"max_codes": 1.5}, "max_codes=1.5 is not accepted"),
         ({"columns": {"drug": "code"}}, "columns names 'drug'"),
     ],
@@ -263,6 +265,10 @@ def test_bad_tables():
         tensor_from_events(medications)
     with pytest.raises(InvalidTypeError, match="medications must be a pandas or polars DataFrame"):
         tensor_from_events(medications.to_numpy(), diagnoses)
+    with pytest.raises(InvalidTypeError, match="diagnoses must be a pandas or polars DataFrame"):
+        tensor_from_events(medications, np.True_, link="reason")
+    with pytest.raises(InvalidTypeError, match="give True or False"):
+        tensor_from_events(medications, diagnoses, binary=np.array([1.0, -1.0]))
     with pytest.raises(InvalidTypeError, match="columns='patient' is a str; give a dict"):
         tensor_from_events(medications, diagnoses, columns="patient")
     with pytest.raises(InvalidTypeError, match="name of a column is needed"):

@@ -33,6 +33,7 @@ def negative():
         ({"epsilon": 0.0}, small(), "epsilon"),
         ({"epsilon": -1.0}, small(), "epsilon"),
         ({"epsilon": 1e-20}, small(), "epsilon"),
+        ({"epsilon": 1e300}, small(), "epsilon"),
         ({"divergence": "euclid"}, small(), "'euclid' is not known.*'kl', 'frobenius'"),
         ({"solver": "sgd"}, small(), "solver"),
         ({"learning_rate": 0.0}, small(), "learning_rate"),

@@ -109,6 +109,9 @@ def tensor_from_events(  # noqa: PLR0913  (options by keyword)
     """
     names = _column_names(columns)
     _check_request(link, diagnoses, min_patients, max_codes)
+    if not isinstance(binary, bool | np.bool_):
+        message = f"binary={binary!r} is a {type(binary).__name__}; give True or False."
+        raise InvalidTypeError(message)
     if link == "encounter":
         pairs = _pairs_by_encounter(medications, diagnoses, names)
     else:
@@ -138,7 +141,7 @@ def tensor_from_events(  # noqa: PLR0913  (options by keyword)
 
 
 def _check_request(link: str, diagnoses: Any, min_patients: int, max_codes: int | None) -> None:
-    if link not in get_args(Link):
+    if not isinstance(link, str) or link not in get_args(Link):
         message = f"link={link!r} has no meaning; give 'encounter' or 'reason'."
         raise InvalidInputError(message)
     if link == "encounter" and diagnoses is None:
@@ -147,8 +150,12 @@ def _check_request(link: str, diagnoses: Any, min_patients: int, max_codes: int 
             "table of diagnoses too, or link='reason'."
         )
         raise InvalidInputError(message)
+    if diagnoses is not None:
+        read_columns(diagnoses, [], table="diagnoses")  # refuses what is no table
     for name, number in (("min_patients", min_patients), ("max_codes", max_codes)):
-        if number is not None and (not isinstance(number, int | np.integer) or number < 1):
+        if number is None and name == "max_codes":
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
             message = f"{name}={number!r} is not accepted; give a whole number from 1 up."
             raise InvalidInputError(message)
 

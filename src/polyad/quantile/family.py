@@ -54,8 +54,8 @@ POTENTIALS = saving.array("n1", "n_quantiles", low=-1e9, high=1e9)
 COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
     "n_quantiles": [Interval(Integral, 2, None, closed="left")],
-    # Below that, differences of potentials are rounding.
-    "epsilon": [Interval(Real, 1e-12, None, closed="left")],
+    # Below that, differences of potentials are rounding; above, those of values are.
+    "epsilon": [Interval(Real, 1e-12, 1e12, closed="both")],
     "divergence": [object],
     "solver": [StrOptions({"adam", "lbfgs"})],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],

@@ -171,3 +171,10 @@ def test_pairs_of_components_are_computed_once_for_all_samples(monkeypatch):
         ((_, products, both),) = basis.blocks()
         assert np.array_equal(both, pairs(products))
     assert len(calls) == 1
+
+
+def test_a_ridge_on_components_next_to_nothing_leaves_rows_of_zero():
+    """The square of their length is no float."""
+    others = [np.full((n, 2), 1e-90) for n in (3, 2)]
+    X = np.random.default_rng(0).random((4, 3, 2))
+    assert (np.abs(solve_rows(problem_of(X, "gaussian"), others, 1.0)) < 1e-50).all()

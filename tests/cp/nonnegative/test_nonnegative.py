@@ -314,3 +314,12 @@ def test_a_fit_of_torch_data_goes_on_from_its_checkpoint(tmp_path):
     resumed = NonnegativeCP(2, max_iter=6, checkpoint=tmp_path / "state", **common).fit(X)
     assert resumed.history_.objective == whole.history_.objective
     assert all(map(torch.equal, resumed.factors_, whole.factors_))
+
+
+@pytest.mark.parametrize("unit", [1.2e109, 1.0, 1e-60])
+def test_penalties_are_shared_out_for_data_of_any_size(unit):
+    """The shares of ``sum a + sum b`` with ``a b = X`` are known; the start is far from them."""
+    X, start = np.full((2, 1), unit), [np.array([[0.16], [0.81]]), np.array([[0.0]])]
+    model = NonnegativeCP(1, sparsity=1e-9 * unit**1.5, init=start).fit(X)
+    np.testing.assert_allclose(model._lengths[0], np.sqrt(2 * unit), rtol=1e-6)
+    np.testing.assert_allclose(model.inverse_transform(model.transform(X)), X, rtol=1e-6)

@@ -48,6 +48,8 @@ _MOST_ROWS = 1 << 12
 _CLEARLY = 1e-7
 # Powers of two by which a ridge changes with the unit of a sample; beyond, it is all or nothing.
 _MOST_POWERS = 500.0
+# A ridge that leaves next to nothing of a component; a larger one would be infinite.
+_LARGEST_RIDGE = 1e270
 
 
 def solve_rows(
@@ -98,7 +100,10 @@ def solve_rows(
         samples = make()
         exponents = np.zeros(samples.n_rows, np.int64) if degree is None else samples.divide()
         powers = np.clip((2.0 - (degree or 0.0)) * exponents, -_MOST_POWERS, _MOST_POWERS)
-        rules = Rules(loss.lower, np.exp2(powers)[:, None] * (ridge / safe**2), loss.is_convex)
+        with np.errstate(over="ignore"):
+            weights = np.exp2(powers)[:, None] * (ridge / safe / safe)
+        weights = np.minimum(weights, _LARGEST_RIDGE)
+        rules = Rules(loss.lower, weights, loss.is_convex)
         means, counts = samples.means()
         levels = np.array([_level(loss, *own) for own in zip(means, counts, strict=True)])
         solved, sums = minimize_rows(samples, levels[:, None] * direction, rules)

@@ -23,6 +23,7 @@ How this differs from the textbook algorithms:
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import TYPE_CHECKING, ClassVar
 
 from array_api_compat import array_namespace
@@ -103,9 +104,10 @@ class NonnegativeLeastSquares(LeastSquaresSolver):
 
     def _share_out(self, factors: Sequence[Array]) -> list[Array]:
         """Scale the columns of each component over the modes; the model stays the same."""
+        balanced = balance(factors, self.free_modes)
         if not any(self.sparsity[k] or self.ridge[k] for k in self.free_modes):
-            return balance(factors, self.free_modes)
-        return share_out(factors, self.free_modes, self.sparsity, self.ridge)
+            return balanced
+        return share_out(balanced, self.free_modes, self.sparsity, self.ridge)
 
 
 def share_out(
@@ -135,7 +137,11 @@ def share_out(
     wide = [xp.astype(factors[k], xp.float64) for k in free_modes]
     linear = [sparsity[k] * xp.sum(f, axis=0) for k, f in zip(free_modes, wide, strict=True)]
     square = [ridge[k] * xp.sum(f * f, axis=0) for k, f in zip(free_modes, wide, strict=True)]
-    alive = xp.ones_like(linear[0]) > 0
+    # Only how they compare counts: penalties of any size, as data of any size makes them.
+    size = reduce(xp.maximum, [a + b for a, b in zip(linear, square, strict=True)])
+    size = xp.where(size > 0, size, xp.ones_like(size))
+    linear, square = [a / size for a in linear], [b / size for b in square]
+    alive = xp.ones_like(size) > 0
     for a, b in zip(linear, square, strict=True):
         alive = alive & (a + b > _DEAD)
 

@@ -292,7 +292,8 @@ class StochasticALS(FactorSolver[SweepState]):
         """Return the learning rate of a step, counted from one."""
         given = self.settings.rate
         if given is not None:
-            return given / (1.0 - (1.0 - given) ** number)
+            # One minus its power, also for rates that one minus them does not show.
+            return 1.0 if given == 1.0 else given / -math.expm1(number * math.log1p(-given))
         n_batches = self.settings.n_batches
         least = 0.0 if n_batches is None else min(1.0, 2.0 / n_batches)
         return max(1.0 / math.sqrt(number), least)
