@@ -344,7 +344,7 @@ def try_function(
     try:
         found = np.asarray(function(*given))
     except _FAILURES as error:
-        message = f"{title} failed with {type(error).__name__}: {error}"
+        message = f"{title}, given NumPy arrays, failed with {type(error).__name__}: {error}"
         raise InvalidInputError(message) from error
     if found.dtype.kind not in "biuf":
         message = f"{title} gave {found.dtype} numbers; real numbers are needed."

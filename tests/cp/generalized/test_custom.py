@@ -168,3 +168,60 @@ def test_a_loss_that_turns_nan_does_not_converge(good):
     loss = CustomLoss(value, lambda x, m: m - x)
     with pytest.raises(NumericalError):
         GeneralizedCP(2, loss=loss, random_state=0, n_jobs=1, tol=1e-12).fit(SIGNED)
+
+
+@pytest.mark.parametrize(
+    "name", ["square", "poisson", "gamma", "poisson-log", "logistic", "cosh"]
+)
+def test_a_loss_without_a_least_value_is_refused(name):
+    value, derivative, lower = RIGHT[name]
+    loss = CustomLoss(
+        lambda x, m: -value(x, m), lambda x, m: -np.asarray(derivative(x, m)), lower=lower
+    )
+    data = (SIGNED > 0).astype(float) if name == "logistic" else POSITIVE
+    with pytest.raises(PolyadError, match="falls without end for m towards infinity"):
+        GeneralizedCP(1, loss=loss, max_iter=2).fit(data)
+
+
+def test_losses_that_fall_to_a_bound_are_taken():
+    ones = np.ones(SHAPE)
+    check_loss(CustomLoss(lambda x, m: np.exp(-x * m), lambda x, m: -x * np.exp(-x * m)), ones)
+    check_loss(CustomLoss(lambda x, m: np.logaddexp(0, -m), lambda x, m: -expit(-m)), ones)
+    check_loss(CustomLoss(lambda x, m: 1 / (1 + m), lambda x, m: -((1 + m) ** -2), lower=0.0), ones)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_own_losses_are_given_numpy_arrays_whatever_the_data_is(hidden):
+    torch = pytest.importorskip("torch")
+    kinds = set()
+
+    def weight(x, m):
+        kinds.update((type(x), type(m)))
+        return np.where(m > x, 0.5, 1.5)
+
+    loss = CustomLoss(
+        lambda x, m: weight(x, m) * (m - x) ** 2,
+        lambda x, m: 2 * weight(x, m) * (m - x),
+        accepts=np.isfinite,
+        mean=np.abs,
+    )
+    data = SIGNED.copy()
+    data[0, 0, 0] = np.nan if hidden else data[0, 0, 0]
+    model = GeneralizedCP(1, loss=loss, random_state=0, max_iter=50, tol=0.5)
+    expected = model.fit(data).inverse_transform(model.transform(data))
+    found = model.fit(torch.asarray(data)).inverse_transform(model.transform(torch.asarray(data)))
+    assert kinds == {np.ndarray}
+    assert isinstance(found, torch.Tensor)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_own_losses_may_return_lists():
+    loss = CustomLoss(lambda x, m: square(x, m).tolist(), lambda x, m: (m - x).tolist())
+    model = GeneralizedCP(1, loss=loss, random_state=0, max_iter=50, tol=0.5)
+    assert np.isfinite(model.fit(SIGNED).objective_)
+
+
+def test_a_mean_that_is_one_number_is_refused_before_the_fit():
+    loss = CustomLoss(square, lambda x, m: m - x, mean=np.mean)
+    with pytest.raises(PolyadError, match=r"mean\(m\) of loss=.* gave the shape \(\)"):
+        GeneralizedCP(1, loss=loss).fit(SIGNED)

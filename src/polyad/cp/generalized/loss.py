@@ -8,8 +8,9 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device, is_numpy_array
 
+from polyad.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -133,10 +134,14 @@ class PositiveLoss(Loss):
 class CustomLoss(Loss):
     """A loss of your own.
 
+    Its functions are given NumPy arrays of equal shape, also where the data is of torch, and return a
+    number for each entry. The smaller the value, the better the fit, and it has a least one: of a
+    likelihood, give minus its logarithm.
+
     Parameters
     ----------
     value : callable
-        ``value(x, m)``: the loss of each entry, for arrays of equal shape.
+        ``value(x, m)``: the loss of each entry ``x`` of the data for a model value ``m``.
     derivative : callable
         ``derivative(x, m)``: its derivative in ``m``.
     curvature : callable, optional
@@ -186,26 +191,26 @@ class CustomLoss(Loss):
 
     def value(self, x: Array, m: Array) -> Array:
         """Return what the given function says."""
-        return self._value(x, m)
+        return _in_numpy(self._value, x, m)
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return what the given function says."""
-        return self._derivative(x, m)
+        return _in_numpy(self._derivative, x, m)
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return what the given function says, or a difference of derivatives."""
         given = self._given.get("curvature")
-        return super().curvature(x, m) if given is None else given(x, m)
+        return super().curvature(x, m) if given is None else _in_numpy(given, x, m)
 
     def accepts(self, x: Array) -> Array:
         """Return what the given function says, or True."""
         given = self._given.get("accepts")
-        return super().accepts(x) if given is None else given(x)
+        return super().accepts(x) if given is None else _in_numpy(given, x)
 
     def mean(self, m: Array) -> Array:
         """Return what the given function says, or the model value."""
         given = self._given.get("mean")
-        return m if given is None else given(m)
+        return m if given is None else _in_numpy(given, m)
 
     @property
     def has_means(self) -> bool:
@@ -218,6 +223,15 @@ class CustomLoss(Loss):
 
     def __repr__(self) -> str:
         return f"CustomLoss({self._value!r}, {self._derivative!r}, lower={self.lower!r})"
+
+
+def _in_numpy(function: Callable[..., Array], *arrays: Array) -> Array:
+    """Return what a function of NumPy arrays gives, as an array of the kind that it is asked with."""
+    found = np.asarray(function(*map(to_numpy, arrays)))
+    kind = arrays[-1]
+    if is_numpy_array(kind):
+        return found
+    return array_namespace(kind).asarray(found, device=device(kind))
 
 
 def above_zero(x: Array, m: Array) -> Array:

@@ -29,6 +29,10 @@ _POWERS = 2.0
 # Differences are known to this part of them, but not at a corner, or where they overflow.
 _CLOSE, _MOST = 0.02, 0.25
 _SOME, _FEW = 0.5, 0.1
+# How many times as large as all that were tried model values are far and farther, and the part of
+# the way down to the far ones by which a loss without a least value falls on from there.
+_FAR, _FARTHER = 1e4, 1e8
+_ON = 0.1
 
 
 def check_loss(loss: Loss, stored: Array) -> None:
@@ -51,6 +55,7 @@ def check_loss(loss: Loss, stored: Array) -> None:
         value = try_function(loss.value, f"value{title}", (x, m))
         slope = try_function(loss.derivative, f"derivative{title}", (x, m))
         try_function(loss.curvature, f"curvature{title}", (x, m))
+        try_function(loss.mean, f"mean(m) of loss={loss!r}", (m,))
         fine = float(np.finfo(value.dtype if value.dtype.kind == "f" else np.float64).eps)
         length = np.cbrt(fine) * step
         above, below = m + length, m - length
@@ -79,6 +84,23 @@ def check_loss(loss: Loss, stored: Array) -> None:
             f"{wrong.mean():.0%} of the points that were tried."
         )
         raise InvalidInputError(message)
+    falls = [sign for sign in (1.0, -1.0) if sign > loss.lower and _falls(loss, x, m, sign)]
+    if falls:
+        message = (
+            f"value{title} falls without end for m towards {'-' if falls[0] < 0 else ''}infinity, "
+            "so that no model is the best. The value must be the smaller the better the fit: give "
+            "minus a log-likelihood, and the derivative of that."
+        )
+        raise InvalidInputError(message)
+
+
+def _falls(loss: Loss, x: Vector, m: Vector, sign: float) -> bool:
+    """Say whether the mean loss falls and falls, the larger the model values are."""
+    largest = sign * np.abs(m).max()
+    points = (m, np.full_like(m, _FAR * largest), np.full_like(m, _FARTHER * largest))
+    with np.errstate(all="ignore"):
+        near, far, farther = (float(np.mean(loss.value(x, at))) for at in points)
+        return far < near and (farther == -np.inf or far - farther > _ON * (near - far))
 
 
 def _points(loss: Loss, stored: Array) -> tuple[Vector, Vector, Vector]:
