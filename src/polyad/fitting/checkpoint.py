@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from polyad.exceptions import CheckpointError, DataWarning, InvalidTypeError, ModelFileError
 from polyad.files import held, read_path
 from polyad.fitting.archive import read_archive, write_archive
-from polyad.fitting.identity import digest_of, identify
+from polyad.fitting.identity import digest_of, identify, is_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,10 @@ T = TypeVar("T")
 
 # Without `every`, a checkpoint is written when the last one took at most this part of the time.
 _SHARE_OF_TIME = 0.05
+_KEEPS_LIMITS = (
+    "A fit with n_init above one keeps the max_iter and tol that it began with, and one whose "
+    "steps depend on tol keeps that. "
+)
 
 
 class Checkpoint:
@@ -75,6 +79,14 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({str(self.path)!r}, every={self.every})"
+
+
+def _compared(saved: Any, now: Any) -> str:
+    """Return two values of an identity side by side; digests say nothing to a reader."""
+    if is_digest(saved) and is_digest(now):
+        return "of other content"
+    texts = ["something else" if is_digest(value) else repr(value) for value in (saved, now)]
+    return f"saved {texts[0]}, now {texts[1]}"
 
 
 class CheckpointWriter:
@@ -157,15 +169,20 @@ class CheckpointWriter:
         if not isinstance(saved, dict):
             message = "it does not say which fit it is of"
             raise ModelFileError(message)
-        different = [
-            f"{key} (saved {saved.get(key)!r}, now {self._identity.get(key)!r})"
+        different = {
+            key: (saved.get(key), self._identity.get(key))
             for key in sorted(saved.keys() | self._identity.keys())
             if identify(saved.get(key), key) != self._identity.get(key)
-        ]
+        }
+        if "method" in different:  # whose parameters are others too
+            different = {"method": different["method"]}
         if different:
+            shown = [f"{key} ({_compared(*values)})" for key, values in different.items()]
+            limits = different.keys() <= {"max_iter", "tol"}
             message = (
                 f"The checkpoint {self.path} belongs to another fit; these differ: "
-                f"{', '.join(different)}. Choose another path, or delete the file to start anew."
+                f"{', '.join(shown)}. {_KEEPS_LIMITS if limits else ''}Choose another path, or "
+                "delete the file to start anew."
             )
             raise CheckpointError(message)
 

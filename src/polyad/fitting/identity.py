@@ -18,6 +18,7 @@ import dis
 import functools
 import hashlib
 import math
+import re
 import sys
 from collections.abc import Mapping, Set
 from pathlib import PurePath
@@ -44,6 +45,7 @@ UNCOUNTED = frozenset(
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 # Lists of at most so many numbers or names are shown in messages as they are.
 _SHORT = 12
+_DIGEST = re.compile("([^ ]+ )?[0-9a-f]{32}")
 
 
 def fit_identity(
@@ -95,6 +97,13 @@ def identify(value: Any, name: str) -> Any:
     digest = _Digest(name)
     digest.add(value)
     return f"{type(value).__name__} {digest.hexdigest()}"
+
+
+def is_digest(value: Any) -> bool:
+    """Say whether an entry of an identity is the digest of something, or a list of them."""
+    if isinstance(value, list):
+        return bool(value) and all(map(is_digest, value))
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def digest_of(value: Any) -> str:

@@ -170,9 +170,7 @@ def test_a_loss_that_turns_nan_does_not_converge(good):
         GeneralizedCP(2, loss=loss, random_state=0, n_jobs=1, tol=1e-12).fit(SIGNED)
 
 
-@pytest.mark.parametrize(
-    "name", ["square", "poisson", "gamma", "poisson-log", "logistic", "cosh"]
-)
+@pytest.mark.parametrize("name", ["square", "poisson", "gamma", "poisson-log", "logistic", "cosh"])
 def test_a_loss_without_a_least_value_is_refused(name):
     value, derivative, lower = RIGHT[name]
     loss = CustomLoss(

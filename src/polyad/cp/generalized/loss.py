@@ -134,9 +134,9 @@ class PositiveLoss(Loss):
 class CustomLoss(Loss):
     """A loss of your own.
 
-    Its functions are given NumPy arrays of equal shape, also where the data is of torch, and return a
-    number for each entry. The smaller the value, the better the fit, and it has a least one: of a
-    likelihood, give minus its logarithm.
+    Its functions are given NumPy arrays of equal shape, also where the data is of torch, and return
+    a number for each entry. The smaller the value, the better the fit, and it has a least one: of a
+    likelihood, give minus its logarithm. All of this is tried before a fit, on some of its entries.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class CustomLoss(Loss):
 
 
 def _in_numpy(function: Callable[..., Array], *arrays: Array) -> Array:
-    """Return what a function of NumPy arrays gives, as an array of the kind that it is asked with."""
+    """Return what a function of NumPy arrays gives, as an array of the kind that was given."""
     found = np.asarray(function(*map(to_numpy, arrays)))
     kind = arrays[-1]
     if is_numpy_array(kind):
