@@ -150,7 +150,7 @@ def test_only_counts(X, text):
             add_noise(given_data, 0.5)
 
 
-@pytest.mark.parametrize("X", [[[1, 0]], "text", np.array([["a"]]), None])
+@pytest.mark.parametrize("X", [[[1, 0]], "text", np.array([["a"]]), np.array(2), None])
 def test_other_types_are_refused(X):
     with pytest.raises(InvalidTypeError, match="X must be a LabelledTensor"):
         add_noise(X, 0.5)

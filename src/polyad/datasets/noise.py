@@ -70,7 +70,8 @@ def add_noise(X: Any, p: float, *, random_state: int | np.random.RandomState | N
     if isinstance(X, LabelledTensor):
         noisy = _noisy(X.data, float(p), generator)
         return LabelledTensor(noisy, modes=X.modes, labels=X.labels)
-    if not (issparse(X) or isinstance(X, np.ndarray)) or X.dtype.kind not in "fiub":
+    is_array = issparse(X) or (isinstance(X, np.ndarray) and X.ndim > 0)
+    if not is_array or X.dtype.kind not in "fiub":
         message = (
             f"X must be a LabelledTensor, a scipy sparse array or a NumPy array of numbers, got "
             f"{type(X).__name__}. Convert it first."

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from scipy.sparse import coo_array, csr_array
 
+# Beyond this, numbers in units of epsilon have no digits left to tell plans apart.
+_LARGEST = 1e12
 # Numbers of the product of two sparse matrices that are held at a time: 32 MiB.
 _BLOCK = 1 << 22
 # How far apart two mirrored entries may be, relative to the largest: rounding of a product.
@@ -240,6 +242,17 @@ def validate_cost(
     uneven = np.abs(matrix - matrix.T) > _SYMMETRY * float(matrix.max())
     _refuse(uneven, matrix, f"The cost of {mode_title} is not symmetric")
     return (matrix + matrix.T) / 2.0
+
+
+def check_range(largest: float, epsilon: float, marginal_penalty: float = 0.0) -> None:
+    """Refuse a largest cost, or a penalty, beside which epsilon is rounding."""
+    for name, value in (("largest cost", largest), ("marginal_penalty", marginal_penalty)):
+        if value > _LARGEST * epsilon:
+            message = (
+                f"The {name} is {value:.3g}, and epsilon is {epsilon:.3g}: plans can be told apart "
+                f"up to {_LARGEST:.0e} times epsilon. Increase epsilon, or lower the {name}."
+            )
+            raise InvalidInputError(message)
 
 
 def as_frame(cost: Any) -> Any:

@@ -26,7 +26,7 @@ import numpy as np
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.threads import run_blocks
 from polyad.transport import blocks
-from polyad.transport.costs import validate_cost
+from polyad.transport.costs import check_range, validate_cost
 from polyad.transport.records import Fibres, Kernels, Results, Rules
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 _PADDING = 16
 # The largest C / epsilon for which exp(-C / epsilon) is used as it is, in float32 and float64.
 _SINGLE_RANGE, _DOUBLE_RANGE = 24.0, 100.0
-# Beyond this the cost, in units of epsilon, has no digits left to tell plans apart.
-_LARGEST = 1e12
 # The residual of a solution.
 _TOLERANCE = 1e-10
 # Evaluations of the residual before the second attempt; five are usual.
@@ -204,14 +202,9 @@ class FibreTransport:
         self.epsilon, self.marginal_penalty = float(epsilon), float(marginal_penalty)
         padded = -(-self.size // _PADDING) * _PADDING
         scaled = np.zeros((self.size, padded))
+        check_range(float(checked.max()), self.epsilon, self.marginal_penalty)
         np.divide(checked, epsilon, out=scaled[:, : self.size])
         largest = float(scaled.max())
-        if largest > _LARGEST:
-            message = (
-                f"The largest cost is {largest:.3g} times epsilon; costs up to {_LARGEST:.0e} "
-                "times epsilon can be told apart. Increase epsilon or scale the cost down."
-            )
-            raise InvalidInputError(message)
         double = np.exp(-scaled) if largest <= _DOUBLE_RANGE else np.empty((0, padded))
         is_small = largest <= _SINGLE_RANGE
         single = double.astype(np.float32) if is_small else np.empty((0, padded), np.float32)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.transport.costs import check_range
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -115,6 +116,7 @@ def sinkhorn(
     elif not isinstance(marginal_penalty, Real) or not 0 < marginal_penalty < np.inf:
         message = f"marginal_penalty={marginal_penalty!r} must be a finite number above zero."
         raise InvalidInputError(message)
+    check_range(float(np.abs(matrix).max(initial=0.0)), float(epsilon))
     rows, columns = np.flatnonzero(left), np.flatnonzero(right)
     plan = np.zeros(matrix.shape)
     f, g = np.full(left.size, -np.inf), np.full(right.size, -np.inf)
