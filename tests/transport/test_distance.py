@@ -280,5 +280,5 @@ def test_sinkhorn_refuses_bad_arguments():
         sinkhorn({}, [1, 1], cost, epsilon=0.1)
     with pytest.raises(InvalidTypeError, match="cost is a dict; give an array of numbers"):
         sinkhorn([1, 1], [1, 1], {}, epsilon=0.1)
-    with pytest.raises(InvalidInputError, match="largest cost is .*, and epsilon is 1e-300"):
+    with pytest.raises(InvalidInputError, match="and epsilon is 1e-300: plans"):
         sinkhorn([1, 1], [1, 1], cost, epsilon=1e-300)
