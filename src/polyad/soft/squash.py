@@ -53,8 +53,9 @@ class Squashed:
         slope = np.where(self.rate > 0.0, slope, 0.0)
         total = slope.sum(axis=1, keepdims=True)
         moment = (slope * self.standard).sum(axis=1, keepdims=True)
-        with np.errstate(over="ignore"):  # told by those who asked
-            by_input = self.rate * (slope - a * (total + self.standard * moment))
+        by_rate = slope - a * (total + self.standard * moment)
+        with np.errstate(over="ignore", invalid="ignore"):  # told by those who asked
+            by_input = np.where(by_rate == 0.0, 0.0, self.rate * by_rate)
         return by_input, -self.standard * (total + 0.5 * self.standard * moment)
 
 
@@ -77,5 +78,4 @@ def squash(x: Table, a: Table) -> Squashed:
         values = 1.0 / (1.0 + np.exp(-_STEEPNESS * standard))
         # It may be too large for a number: then so is any gradient but zero, which is told.
         rate = np.where(is_constant, 0.0, shrink / (unit * np.where(is_constant, 1.0, deviation)))
-        rate = np.minimum(rate, np.finfo(np.float64).max)
     return Squashed(values, standard, rate)

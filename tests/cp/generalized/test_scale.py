@@ -134,14 +134,14 @@ def test_a_gamma_fit_over_twelve_decades_of_any_mode(modes):
     shape = (30, 8, 7)
     sizes = [10.0 ** np.linspace(-12, 0, n) if k in modes else () for k, n in enumerate(shape)]
     data, _ = noisy(read_loss("gamma"), sizes=sizes, shape=shape)
-    dense = GeneralizedCP(2, loss="gamma", random_state=0, max_iter=150)
-    sparse = GeneralizedCP(2, loss="gamma", random_state=0, max_iter=150, missing="unobserved")
+    dense = GeneralizedCP(2, loss="gamma", random_state=0, max_iter=2000)
+    sparse = GeneralizedCP(2, loss="gamma", random_state=0, max_iter=2000, missing="unobserved")
     dense.fit(data)
     sparse.fit(coo_array(data))
     for model in (dense, sparse):
         missed = np.abs(np.log(model.kruskal_.to_dense() / data))
-        assert np.median(missed) < 0.2
-        assert missed.max() < 2.0
+        assert np.median(missed) < 0.1
+        assert missed.max() < 0.5
 
 
 def test_rows_with_units_of_their_own_start_from_the_given_factors():
