@@ -118,10 +118,15 @@ def test_a_missing_folder_is_named_before_any_work(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_is_not_replaced(tmp_path):
+def test_a_folder_is_named_before_any_work_and_not_replaced(tmp_path):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="directory"), replacing(tmp_path / "folder") as stream:
-        stream.write(b"text")
+    entered = False
+    with (
+        pytest.raises(IsADirectoryError, match=r"This is a folder.*path of a file.*folder'$"),
+        replacing(tmp_path / "folder"),
+    ):
+        entered = True
+    assert not entered
     assert os.listdir(tmp_path) == ["folder"]
 
 

@@ -113,6 +113,7 @@ _ADVICE = {
         "that have one."
     ),
     Status.DIVERGED: (
-        "The objective grew beyond its starting value. Lower learning_rate or raise ridge."
+        "The objective grew beyond its starting value, or beyond that of no model at all. Lower "
+        "learning_rate, or raise ridge, in estimators that have them."
     ),
 }

@@ -43,6 +43,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     if not target.parent.is_dir():
         message = f"The folder of {target.name} does not exist. Create it first"
         raise FileNotFoundError(errno.ENOENT, message, str(target.parent))
+    if target.is_dir():
+        message = "This is a folder. Give the path of a file in it"
+        raise IsADirectoryError(errno.EISDIR, message, str(target))
     # A part of the name is enough to tell whose the file is, and leaves room for the rest.
     name = f".{target.name[:40]}.{_place()}-"
     _remove_leftovers(target.parent, name)

@@ -432,7 +432,7 @@ def test_a_checkpoint_is_not_a_model(tmp_path):
             dense()
         )
     assert path.exists()
-    with pytest.raises(ModelFileError, match="is a polyad checkpoint file; a model file is needed"):
+    with pytest.raises(ModelFileError, match=r"is a polyad checkpoint file; .* fit again with it"):
         polyad.load(path)
 
 
@@ -499,7 +499,7 @@ def test_a_missing_folder_is_named(tmp_path):
 
 def test_saving_onto_a_folder_is_an_error(tmp_path):
     (tmp_path / "m.polyad").mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(OSError, match="This is a folder"):
         fitted(dense()).save(tmp_path / "m.polyad")
     assert os.listdir(tmp_path) == ["m.polyad"]
 

@@ -116,7 +116,8 @@ class CP(CPFamily):
     A sweep costs ``O(size · R)`` for dense data, in two passes over it, and ``O(nnz · R)`` per mode
     for sparse data, which is never made dense. The objective never rises. A sweep visits the modes
     other than the samples first and the samples last.
-    ``fit(X).transform(X)`` equals ``fit_transform(X)`` up to rounding, unless mode 0 is fixed.
+    ``fit(X).transform(X)`` equals ``fit_transform(X)`` up to rounding, unless mode 0 is fixed,
+    or the final rows were cut short.
 
     References
     ----------

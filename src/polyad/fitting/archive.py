@@ -149,6 +149,8 @@ def _read_manifest(archive: zipfile.ZipFile, path: object, kind: str) -> dict[st
         raise ModelFileError(message)
     if manifest.get("kind") != kind:
         message = f"{path} is a polyad {manifest.get('kind')} file; a {kind} file is needed here."
+        if kind == "model":
+            message += " To have the model of a checkpoint, fit again with it, then save the model."
         raise ModelFileError(message)
     return manifest
 

@@ -283,7 +283,8 @@ def _line_problem(
     if len(fields) != n_modes + 1:
         expected = f"{n_modes + 1} ({n_modes} indices and a value)"
         origin = "the first line has" if shape is None else f"shape={shape} needs"
-        return f"{len(fields)} columns, but {origin} {expected}. Complete or remove the line."
+        advice = "Complete or remove the line" + (", or give another shape." if shape else ".")
+        return f"{len(fields)} columns, but {origin} {expected}. {advice}"
     for mode, text in enumerate(fields[:-1]):
         problem = _index_problem(text, None if shape is None else shape[mode], index_base)
         if problem is not None:

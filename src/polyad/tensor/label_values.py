@@ -171,7 +171,7 @@ def as_text(labels: NDArray[Any], *, of: str) -> NDArray[np.str_]:
     size = len(labels) * longest * _BYTES_PER_CHARACTER
     if size > max(_SMALL, _WASTE * total * _BYTES_PER_CHARACTER):
         message = (
-            f"A label of {of} has {longest} characters: {labels[lengths.argmax()]!r:.40}... All "
+            f"A label of {of} has {longest} characters: {labels[lengths.argmax()][:40]!r}... All "
             f"{len(labels)} labels would take as much room, {size / 1e9:.3g} GB together. Shorten "
             "it, for example [label[:100] for label in labels] if they still differ."
         )

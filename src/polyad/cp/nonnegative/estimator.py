@@ -115,8 +115,9 @@ class NonnegativeCP(NonnegativeFamily):
     A sweep costs about that of :class:`CP`: inner sweeps of the coordinate descent share one pass
     over the data. The objective never rises. ``transform`` solves the nonnegative least-squares
     problem of each sample exactly, and so does the end of ``fit``: ``fit(X).transform(X)`` equals
-    ``fit_transform(X)`` up to rounding, unless mode 0 is fixed. Where a sample has so few observed
-    entries that its best row is not unique, both give nearly the shortest.
+    ``fit_transform(X)`` up to rounding, unless mode 0 is fixed, or the final rows were cut
+    short. Where a sample has so few observed entries that its best row is not unique, both give
+    nearly the shortest.
 
     References
     ----------
