@@ -97,9 +97,9 @@ _ADVICE = {
         "does a small ridge in estimators that have one."
     ),
     Status.TIME_BUDGET: (
-        "The time_budget ran out while the objective was still changing. The best state so far "
-        "is kept. Increase time_budget, or go on: with a checkpoint run the same fit again, "
-        "otherwise fit again with warm_start=True."
+        "The time_budget ran out before the fit was done. The best state so far is kept. Increase "
+        "time_budget, or go on: with a checkpoint run the same fit again, otherwise fit again with "
+        "warm_start=True."
     ),
     Status.INTERRUPTED: (
         "The fit was interrupted from the keyboard. The best state so far is kept and the "

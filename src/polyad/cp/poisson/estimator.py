@@ -123,7 +123,8 @@ class PoissonCP(CPFamily):
     memory: float32 data gives float32 factors, and arrays of other namespaces, such as torch, are
     converted and give NumPy arrays.
     ``fit(X).transform(X)`` equals ``fit_transform(X)`` up to the tolerance of the row problems,
-    unless mode 0 is fixed, or a sample has so few counts that its best row is not unique.
+    unless mode 0 is fixed, the final rows were cut short, or a sample has so few counts that its
+    best row is not unique.
 
     References
     ----------
