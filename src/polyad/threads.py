@@ -13,11 +13,12 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import lru_cache, partial
+from numbers import Integral
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -50,6 +51,9 @@ def resolve_n_jobs(n_jobs: int | None) -> int:
     """
     if n_jobs is None:
         return available_threads()
+    if not isinstance(n_jobs, Integral) or isinstance(n_jobs, bool):
+        message = f"n_jobs={n_jobs!r} is a {type(n_jobs).__name__}; give a whole number or None."
+        raise InvalidTypeError(message)
     if n_jobs == 0:
         message = "n_jobs=0 has no meaning; give a positive number of threads, -1 or None for all."
         raise InvalidInputError(message)

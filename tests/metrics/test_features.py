@@ -208,6 +208,12 @@ def test_errors_say_what_is_needed(change, match):
         evaluate_features(**given)
 
 
+def test_a_number_of_jobs_is_one():
+    features, y = data()
+    with pytest.raises(InvalidTypeError, match=r"n_jobs=\(1, 2\) is a tuple"):
+        evaluate_features(features, y, n_jobs=(1, 2))
+
+
 def test_tables_in_another_order_are_refused():
     features, y = data()
     target = pd.Series(y, index=range(90, 0, -1))

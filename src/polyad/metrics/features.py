@@ -30,7 +30,7 @@ from sklearn.utils import check_random_state
 
 from polyad.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.threads import thread_limit
+from polyad.threads import resolve_n_jobs, thread_limit
 from polyad.validation import as_tensor_input, check_seed
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ def evaluate_features(  # noqa: PLR0913  (options by keyword, as scikit-learn's 
     target = _read_column(y, "y", data.shape[0], features)
     belonging = None if groups is None else _read_column(groups, "groups", data.shape[0], features)
     check_seed(random_state)
+    resolve_n_jobs(n_jobs)  # refuses what is no number of jobs
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     splits = _outer_splits(data, target, belonging, cv=cv, estimator=estimator, seed=seed)
     jobs = []

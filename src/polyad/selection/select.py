@@ -22,6 +22,7 @@ from polyad.selection.holdout import HoldoutOptions
 from polyad.selection.result import RankSelection
 from polyad.selection.summary import summarize
 from polyad.selection.tasks import Plan, Task, run_tasks
+from polyad.threads import resolve_n_jobs
 from polyad.validation import check_seed
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     holdout = HoldoutOptions(heldout_share, missing, zeros_per_entry)
     plan = Plan(prepared, data, holdout, subsample, "core_consistency" in methods, y)
     check_seed(random_state)
+    resolve_n_jobs(n_jobs)  # refuses what is no number of jobs
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     # Kinds in a fixed order; large ranks first, because they take longest.
     kinds = list(dict.fromkeys(kind for name in methods for kind in _FITS[name]))
