@@ -161,7 +161,7 @@ def test_data_that_is_no_array_of_numbers_is_refused(data):
         wasserstein_distance(data, [1, 0, 0], one_identity_cost(3))
 
 
-@pytest.mark.parametrize("cost", ["cosine", None, 3.0])
+@pytest.mark.parametrize("cost", ["cosine", None, 3.0, np.True_])
 def test_a_cost_that_is_no_matrix_is_refused(cost):
     with pytest.raises(InvalidTypeError, match=r"The cost is .*; give a matrix"):
         wasserstein_distance([1, 0, 0], [1, 0, 0], cost)

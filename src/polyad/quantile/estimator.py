@@ -189,7 +189,8 @@ class QMF(QuantileFamily):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "nonnegative": ["boolean"],
-        "penalty": [Interval(Real, 0, None, closed="left")],
+        # Beyond that nothing is left of the divergence, and squares of gradients are no floats.
+        "penalty": [Interval(Real, 0, 1e12, closed="both")],
         "init": [StrOptions({"normalized", "random"})],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
     }

@@ -160,7 +160,7 @@ def _labels_of(data: Any) -> list[Any]:
 
 def _costs(cost: Any, shape: tuple[int, ...]) -> dict[int, NDArray[np.float64]]:
     """Return the cost of each mode that counts."""
-    if isinstance(cost, str) or not (hasattr(cost, "shape") or isinstance(cost, list | tuple)):
+    if isinstance(cost, str) or not (getattr(cost, "shape", ()) or isinstance(cost, list | tuple)):
         message = (
             f"The cost is {cost!r}; give a matrix, or a list with one for each mode. Functions "
             "such as polyad.transport.cosine_cost make one."
