@@ -116,6 +116,11 @@ def test_missing_folder_is_refused_before_the_first_step(tmp_path):
         fit_best(Halving(), starts, [1], FitOptions(), resumable=resumable(tmp_path / "no" / "f"))
 
 
+def test_a_name_that_no_file_can_have_is_refused_before_the_first_step(tmp_path):
+    with pytest.raises(CheckpointError, match="cannot be"):
+        fit_best(Halving(), starts, [1], FitOptions(), resumable=resumable(tmp_path / ("x" * 300)))
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="devices of Linux")
 @pytest.mark.parametrize("device", ["/dev/full", "/dev/zero", "/dev/null", "/dev/urandom"])
 def test_a_device_is_refused(device):

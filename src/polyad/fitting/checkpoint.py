@@ -144,9 +144,9 @@ class CheckpointWriter:
         parse : callable
             Makes something of the content, or raises a ModelFileError.
         """
-        if not self.path.exists():
-            return None
         try:
+            if not self.path.exists():
+                return None
             content = read_archive(self.path, "checkpoint")
             if content.pop("digest", None) != digest_of(content):
                 message = "it is damaged, was edited, or is of an earlier version"

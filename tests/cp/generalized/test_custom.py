@@ -101,6 +101,28 @@ def test_wrong_derivatives_are_refused(value, derivative, lower, unit, kind):
         model.fit(data)
 
 
+@pytest.mark.parametrize("lower", [0.0, -np.inf])
+@pytest.mark.parametrize("wrong_at", [lambda x: x == 0, lambda x: x > 3.0])
+def test_derivatives_that_are_wrong_for_some_entries_are_refused(wrong_at, lower):
+    data = np.where(POSITIVE < 1.5, 0.0, POSITIVE)
+    assert 0.1 < wrong_at(data).mean() < 0.6
+
+    def derivative(x, m):
+        return np.where(wrong_at(x), x - m, m - x)
+
+    loss = CustomLoss(square, derivative, lower=lower)
+    with pytest.raises(PolyadError, match="is not the derivative of value"):
+        GeneralizedCP(1, loss=loss, max_iter=2).fit(data)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e-6, 1e-9, 1e-60])
+def test_small_data_starts_at_its_own_size(unit):
+    """A start that is far too large would end at zero, where no factor knows where to go."""
+    loss = CustomLoss(square, lambda x, m: m - x)
+    plain, small = (GeneralizedCP(2, loss=loss, random_state=0).fit(s * SIGNED) for s in (1, unit))
+    assert small.objective_ < 1.1 * plain.objective_ * unit**2
+
+
 def spoil(x, m):
     m += 1.0
     return 0.5 * (m - x) ** 2
@@ -115,6 +137,7 @@ def fail(x, m):
     [
         (lambda x, m: float(np.sum(square(x, m))), "gave the shape"),
         (lambda x, m: square(x, m)[:-1], "gave the shape"),
+        (lambda x, m: square(x, m).tolist(), "gave a list; an array is needed"),
         (lambda x, m: square(x, m)[None], "gave the shape"),
         (lambda x, m: np.full(m.shape, np.nan), "(is|derivative) nan"),
         (lambda x, m: np.full(m.shape, np.inf), "(is|derivative) inf"),

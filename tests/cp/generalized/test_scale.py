@@ -166,3 +166,33 @@ def test_the_gradient_in_units_of_rows_is_that_of_the_objective():
     direction = np.random.default_rng(0).standard_normal(point.size) * point
     up, down = (method.evaluate(point + way * direction)[0] for way in (1e-6, -1e-6))
     assert (up - down) / 2e-6 == pytest.approx(float(gradient @ direction), rel=1e-5)
+
+
+@pytest.mark.parametrize("decades", [12, 20])
+@pytest.mark.parametrize("name", ["gamma", "poisson", "beta-1.5"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_samples_of_a_fit_are_at_their_minimum_over_many_decades(name, decades):
+    """The final rows have units of their own too."""
+    loss = HOMOGENEOUS[name]
+    data, _ = noisy(loss, sizes=(10.0 ** -np.linspace(0, decades, 12), (), ()))
+    model = GeneralizedCP(2, loss=loss, random_state=0, max_iter=10, tol=0)
+    features = model.fit_transform(data)
+    expected = model.transform(data)
+    missed = np.abs(features - expected).max(axis=1) / np.abs(expected).max(axis=1)
+    assert missed.max() < 1e-6
+    assert model.objective_ < min(model.history_.objective)
+
+
+@pytest.mark.parametrize("decades", [2, 3, 4, 6])
+@pytest.mark.parametrize("name", ["gamma", "rayleigh"])
+def test_a_few_decades_are_fitted_like_none(name, decades):
+    """Losses of degree zero are of relative errors, in which sizes of samples change nothing."""
+    loss = HOMOGENEOUS[name]
+    models = []
+    for sizes in ((), 10.0 ** -np.linspace(0, decades, 12)):
+        data, _ = noisy(loss, sizes=(sizes, (), ()))
+        data = data * np.random.default_rng(1).gamma(3, 1 / 3, data.shape)
+        models.append(GeneralizedCP(2, loss=loss, random_state=0).fit(data))
+    plain, wide = models
+    assert wide.objective_ == pytest.approx(plain.objective_, rel=1e-3)
+    assert wide.status_.is_success

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Powers of two by which slices of a mode may differ without being treated apart, and by which they
 # do at most.
-_COMFORTABLE, _LEAST = 20, -1000
+_COMFORTABLE, _LEAST = 5, -1000
 # Cells of dense data that are read at a time.
 _CHUNK = 1 << 18
 

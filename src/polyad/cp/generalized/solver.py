@@ -166,7 +166,7 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         known = None if self.problem.loss.is_convex else state.factors[0]
         rows = solve_rows(self.problem, state.factors[1:], self.ridge, known=known)
         factors = [rows, *state.factors[1:]]
-        return self._state(factors, self._method(factors).begin(self._joined(factors)))
+        return self._state(factors, self._method(factors).begin(self._point(factors)))
 
     def factors(self, state: GeneralizedState) -> list[Array]:
         """Return the factors as arrays of the kind of the data."""

@@ -52,7 +52,9 @@ def random_start(problem: GeneralizedProblem, n_components: int, seed: int) -> l
         return _scaled(factors, _typical_size(problem))
     level = problem.constant()[0]
     level = level if math.isfinite(level) else math.copysign(_CERTAIN, level)
-    factors = _scaled(factors, min(_TYPICAL, abs(level) + 0.1))
+    # A loss of one's own may have a unit that nobody knows, which small data then shows.
+    size = math.sqrt(problem.norm_squared / problem.n_observed)
+    factors = _scaled(factors, min(_TYPICAL, abs(level) + min(0.1, size)))
     if abs(level) > _TYPICAL:
         _put_level(factors, level, generator)
     return factors

@@ -26,8 +26,8 @@ _TRIED, _SEEN = 32, 1 << 14
 # two, or as far away as entries are from each other; those without a unit are about as large.
 _GOLDEN = 0.6180339887498949
 _POWERS = 2.0
-# Differences are known to this part of them, but not at a corner, or where they overflow.
-_CLOSE, _MOST = 0.02, 0.25
+# Differences are known to this part of them, but not where they overflow; rounding may spoil one.
+_CLOSE, _MOST = 0.02, 0.04
 _SOME, _FEW = 0.5, 0.1
 # How many times as large as all that were tried model values are far and farther, and the part of
 # the way down to the far ones by which a loss without a least value falls on from there.
@@ -61,10 +61,16 @@ def check_loss(loss: Loss, stored: Array) -> None:
         above, below = m + length, m - length
         up, down = (try_function(loss.value, f"value{title}", (x, at)) for at in (above, below))
         difference = (np.asarray(up, np.float64) - down) / (above - below)
+        # At a corner, the derivative is that of one side.
+        left = (np.asarray(value, np.float64) - down) / (m - below)
+        right = (np.asarray(up, np.float64) - value) / (above - m)
         rounding = 8.0 * fine * np.maximum(np.abs(up), np.abs(down)) / length
-        allowed = _CLOSE * np.maximum(np.abs(difference), np.abs(slope)) + rounding
         is_known = np.isfinite(difference) & np.isfinite(slope)
-        wrong = np.abs(difference - slope)[is_known] > allowed[is_known]
+        is_right = [
+            np.abs(one - slope) <= _CLOSE * np.maximum(np.abs(one), np.abs(slope)) + rounding
+            for one in (difference, left, right)
+        ]
+        wrong = ~np.any(is_right, axis=0)[is_known]
     is_nan = np.isnan(value) | np.isnan(slope)
     # Without a bound, some of the model values may be none for this loss.
     if is_nan.mean() > (0.0 if loss.lower == 0 else _FEW) or is_known.mean() < _SOME:
@@ -124,10 +130,13 @@ def _points(loss: Loss, stored: Array) -> tuple[Vector, Vector, Vector]:
 
 
 def _some(stored: Array) -> Vector:
-    """Return some of the entries, evenly out of their order."""
+    """Return some of the entries, half of them evenly out of all in order, half of the distinct."""
     flat = array_namespace(stored).reshape(stored, (-1,))
     some: NDArray[Any] = to_numpy(flat[:: max(1, flat.shape[0] // _SEEN)])
-    entries = np.unique(some[~np.isnan(some)]).astype(np.float64)
-    chosen = np.linspace(0, entries.size - 1, min(_TRIED, entries.size)).astype(int)
-    result: Vector = entries[chosen]
-    return result
+    known = np.sort(some[~np.isnan(some)]).astype(np.float64)
+    # Zeros are often many, and then matter most, while they are but one of the distinct entries.
+    parts = [
+        entries[np.linspace(0, entries.size - 1, min(_TRIED // 2, entries.size)).astype(int)]
+        for entries in (known, np.unique(known))
+    ]
+    return np.concatenate(parts)
