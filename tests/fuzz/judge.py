@@ -44,9 +44,11 @@ def judged(what: str) -> Iterator[None]:
             message = f"{what}: {_told(error)}"
             raise (RefusedError if refuses else FoundError)(message) from error
     for warning in heard:
-        # scikit-learn tells those who fit a table and transform an array.
-        is_about_names = "valid feature names" in str(warning.message)
-        expected = is_about_names or issubclass(warning.category, EXPECTED_WARNINGS)
+        # scikit-learn tells those who fit a table and transform an array, joblib our workers.
+        theirs = any(
+            text in str(warning.message) for text in ("valid feature names", "Loky-backed")
+        )
+        expected = theirs or issubclass(warning.category, EXPECTED_WARNINGS)
         where = f"{Path(warning.filename).name}:{warning.lineno}"
         demand(expected, f"{what}: {warning.category.__name__} {warning.message} at {where}")
 

@@ -75,8 +75,10 @@ def case(rng: Rng, number: int, say: Callable[[str], None]) -> bool:
 
 def _kill(name: str, seed: int, folder: str, steps: int, pause: float) -> None:
     """Start a fit in another process and kill it some time after an iteration."""
-    command = [sys.executable, "-m", "tests.fuzz.kills", name, str(seed), folder]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.kills", name, str(seed), folder]
+    with subprocess.Popen(
+        [*command, name, str(seed), folder], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         for _ in range(steps):
             if not process.stdout.readline():

@@ -214,6 +214,14 @@ def test_a_number_of_jobs_is_one():
         evaluate_features(features, y, n_jobs=(1, 2))
 
 
+def test_more_jobs_than_folds_are_as_many_as_folds():
+    features, y = data()
+    few, many = (
+        evaluate_features(features, y, cv=2, random_state=0, n_jobs=k) for k in (1, 10**30)
+    )
+    np.testing.assert_array_equal(few.scores, many.scores)
+
+
 def test_tables_in_another_order_are_refused():
     features, y = data()
     target = pd.Series(y, index=range(90, 0, -1))

@@ -168,7 +168,8 @@ def evaluate_features(  # noqa: PLR0913  (options by keyword, as scikit-learn's 
             # Sparse features keep their zeros: they are scaled, not centred.
             model.set_params(estimator__standardscaler__with_mean=False)
         jobs.append(delayed(_score_fold)(model, data, target, (train, test, inside), scoring))
-    done: list[tuple[float, float | None]] = Parallel(n_jobs=n_jobs)(jobs)
+    workers = None if n_jobs is None else min(n_jobs, len(jobs))
+    done: list[tuple[float, float | None]] = Parallel(n_jobs=workers)(jobs)
     return FeatureEvaluation(
         scores=np.array([score for score, _ in done]),
         strengths=tuple(strength for _, strength in done),

@@ -100,7 +100,8 @@ def run_tasks(
     verbose : int
         1 or more shows a progress bar.
     """
-    parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")
+    workers = None if n_jobs is None else min(n_jobs, len(tasks))
+    parallel = Parallel(n_jobs=workers, prefer="threads", return_as="generator")
     is_serial = parallel._effective_n_jobs() == 1
     if not is_serial and "n_jobs" in plan.estimator.get_params(deep=False):
         plan.estimator.set_params(n_jobs=1)
