@@ -235,6 +235,8 @@ def labels(symbol: str, *, kinds: str = "UiufbcMm", unique: bool = True) -> Rule
             return f"is {_kind(value)} and not an array of labels"
         if value.shape != (sizes.setdefault(symbol, value.size),):
             return f"has the shape {value.shape}, which does not fit the rest of the model"
+        if value.dtype.kind in "fcMm" and np.isnan(value).any():
+            return "has a label that is missing"
         if unique and len(np.unique(value)) < value.size:
             return "has a label more than once"
         return ""

@@ -409,6 +409,19 @@ def test_an_attribute_of_the_wrong_kind_is_refused(content, name, value):
     refuse(content, "not a usable model")
 
 
+@pytest.mark.parametrize(
+    "classes",
+    [[1 + 1j, 2.0], [np.nan, 1.0], np.array(["2020-01-01", "2021-01-01"], "M8[D]")],
+    ids=["complex", "missing", "dates"],
+)
+def test_classes_that_no_fit_has_are_refused(tmp_path, monkeypatch, classes):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).random((6, 4))
+    content = contents_of(polyad.SupervisedCP(2, random_state=0).fit(X, [0, 1] * 3))
+    content["learned"]["classes_"] = np.asarray(classes)
+    refuse(content, "classes_")
+
+
 def test_pickled_arrays_are_never_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fitted(labelled()).save("good.polyad")

@@ -186,7 +186,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
 
     _score_name: ClassVar[str] = "accuracy"
     _learned: ClassVar[dict[str, saving.Rule]] = {
-        "classes_": saving.labels("n_classes"),
+        "classes_": saving.labels("n_classes", kinds="Uiufb"),
         "coef_": saving.array("n_scores", "R"),
         "intercept_": saving.array("n_scores"),
     }
