@@ -40,6 +40,14 @@ def test_transform_is_fit_transform(costs):
     np.testing.assert_allclose(model.factors_[0] * model.weights_, features, rtol=1e-9)
 
 
+def test_a_sample_of_nothing_among_coupled_ones_is_at_its_minimum_too():
+    X, _ = twin.small_data()
+    assert (X.sum(axis=(1, 2)) == 0).any()
+    model = WassersteinCP(2, costs="cosine", random_state=0).fit(X)
+    # The final rows were taken: they are better than those of the last iteration.
+    assert model.objective_ < min(model.history_.objective)
+
+
 def test_separate_samples_do_not_depend_on_each_other(fitted):
     X, model = fitted
     together = model.transform(X)

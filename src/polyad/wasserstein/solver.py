@@ -230,6 +230,8 @@ def _solve_batch(problem: TransportProblem, others: Sequence[Array]) -> NDArray[
     # The mass of each component for a row of ones: the unit in which rows are compared.
     unit = component_masses(own)
     mass = np.bincount(problem.tensor.coords[0], problem.tensor.values, problem.shape[0])
+    if problem.couples_samples:  # a sample of nothing is given some of what others have
+        mass = np.where(mass > 0, mass, mass.mean())
     rows = mass[:, None] * inverse(len(unit) * unit)
     part, potentials = problem, problem.cold_potentials()
     left = np.arange(len(rows))
