@@ -51,6 +51,7 @@ def test_data(data, says):
         ({"tol": -1e-3}, "tol"),
         ({"max_iter": 0}, "max_iter"),
         ({"n_init": 0}, "n_init"),
+        ({"n_init": 10**30}, "n_init"),
         ({"missing": "ignore"}, "missing"),
         ({"init": "nndsvd"}, "init='nndsvd' is not understood"),
         ({"init": 5}, "init=5 is not understood"),

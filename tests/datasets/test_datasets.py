@@ -85,6 +85,10 @@ def test_indices_follow_the_power_law(skew):
         assert counts.max() < 1.3 * counts.min()
 
 
+def test_a_skew_of_any_size_draws_one_index_only():
+    assert make_sparse((4, 3), 9, skew=10**30, random_state=0).nnz == 1
+
+
 def test_frequent_indices_are_at_other_places_in_each_mode():
     tensor = make_sparse((100, 100, 100), 5000, skew=2.0, random_state=0)
     places = [int(np.bincount(row, tensor.data).argmax()) for row in tensor.coords]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor import (
     KruskalTensor,
     canonicalize_components,
@@ -285,3 +285,9 @@ def test_float32_and_torch_can_be_compared_with_float64():
     )
     assert factor_match_score(tensor, single) == pytest.approx(1.0, abs=1e-6)
     assert factor_match_score(torched, single) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_weights_are_compared_or_not():
+    tensor = KruskalTensor(np.ones(2), [np.eye(2), np.eye(2)])
+    with pytest.raises(InvalidTypeError, match="give True or False"):
+        factor_match_score(tensor, tensor, weights=np.array([1.0, -1.0]))

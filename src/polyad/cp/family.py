@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "n_components": [Interval(Integral, 1, None, closed="left")],
     "init": [object],
-    "n_init": [Interval(Integral, 1, None, closed="left")],
+    "n_init": [Interval(Integral, 1, 10**6, closed="both")],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "tol": [Interval(Real, 0, None, closed="left")],
     "fixed_modes": ["array-like", set, frozenset],

@@ -108,7 +108,8 @@ def make_sparse(
     generator = check_random_state(random_state)
     coords = []
     for size in shape:
-        cumulative = np.cumsum(1.0 / np.arange(1, size + 1) ** skew)
+        with np.errstate(over="ignore"):  # what is divided by infinity is never drawn
+            cumulative = np.cumsum(1.0 / np.arange(1, size + 1) ** float(skew))
         ranks = np.searchsorted(cumulative, generator.uniform(0, cumulative[-1], n_draws))
         coords.append(generator.permutation(size)[ranks])
     return canonicalize(coo_array((np.ones(n_draws), tuple(coords)), shape=tuple(shape)))

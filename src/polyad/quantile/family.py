@@ -59,7 +59,7 @@ COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "divergence": [object],
     "solver": [StrOptions({"adam", "lbfgs"})],
     "learning_rate": [Interval(Real, 0, None, closed="neither")],
-    "n_init": [Interval(Integral, 1, None, closed="left")],
+    "n_init": [Interval(Integral, 1, 10**6, closed="both")],
     "max_iter": [Interval(Integral, 1, None, closed="left")],
     "tol": [Interval(Real, 0, None, closed="left")],
     "time_budget": [Interval(Real, 0, None, closed="neither"), None],

@@ -15,7 +15,7 @@ from array_api_compat import array_namespace, device
 from scipy.optimize import linear_sum_assignment
 
 from polyad.arrays import to_numpy
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.kruskal import KruskalTensor, as_kruskal, column_norms
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ def match_components(
     skip_modes : collection of int
         Modes that are not compared, for example the samples of two different data sets.
     """
+    if not isinstance(weights, bool | np.bool_):
+        message = f"weights={weights!r} is a {type(weights).__name__}; give True or False."
+        raise InvalidTypeError(message)
     first, second = as_kruskal(first), as_kruskal(second)
     skipped = _mode_numbers(skip_modes, first.ndim)
     modes = [mode for mode in range(first.ndim) if mode not in skipped]
