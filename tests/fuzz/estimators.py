@@ -27,6 +27,8 @@ NONNEGATIVE = ("NonnegativeCP", "PoissonCP", "SupervisedCP", "SimilarityCP", "Wa
 # Relative errors that are rounding, of an objective and of features.
 ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 ROWS = {"float32": 1e-2, "float64": 1e-5}
+# Beyond that, components are next to dependent.
+CONDITION = 1e6
 
 
 def case(rng: Rng, number: int, say: Callable[[str], None]) -> bool:
@@ -199,6 +201,9 @@ def one_alone(fitted: Fitted) -> None:
         loss = read_loss(fitted.model.loss)
         with np.errstate(over="ignore"):
             together, alone = (loss.mean(fitted.predicted(row[None])) for row in (together, alone))
+    elif np.linalg.cond(np.asarray(fitted.model.components_).reshape(len(alone), -1)) > CONDITION:
+        # Rounding decides what components that are next to dependent share.
+        together, alone = (fitted.predicted(row[None]) for row in (together, alone))
     close(together, alone, ROWS[fitted.dtype], f"sample {number} in company and alone")
 
 

@@ -78,6 +78,8 @@ def test_dtype_is_obeyed_and_checked(events):
     assert LabelledTensor.from_frame(events, modes=MODES, dtype="float32").dtype == np.float32
     with pytest.raises(InvalidInputError, match="float32 or float64"):
         LabelledTensor.from_frame(events, modes=MODES, dtype=int)
+    with pytest.raises(InvalidInputError, match=r"dtype=-0\.5 is not accepted"):
+        LabelledTensor.from_frame(events, modes=MODES, dtype=-0.5)
 
 
 def test_stored_zeros_are_kept(events):

@@ -330,7 +330,10 @@ def _with_dtype(
     tensor: coo_array[Any, Any], dtype: DTypeLike | None, *, default: DTypeLike
 ) -> coo_array[Any, Any]:
     """Convert to the wanted float type; numbers that do not fit are an error."""
-    wanted = np.dtype(default if dtype is None else dtype)
+    try:
+        wanted = np.dtype(default if dtype is None else dtype)
+    except TypeError:  # told below, as other types are
+        wanted = np.dtype(object)
     if wanted not in (np.float32, np.float64):
         message = f"dtype={dtype!r} is not accepted; give float32 or float64."
         raise InvalidInputError(message)
