@@ -142,7 +142,8 @@ class BernoulliOddsLoss(_BinaryLoss):
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``x / m² - 1 / (1 + m)²``, which is negative for zeros."""
         odds = m + EPSILON
-        return x / odds**2 - (1.0 + odds) ** -2
+        share = 1.0 / (1.0 + odds)
+        return x / odds**2 - share * share  # powers below zero are slow
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
