@@ -3,6 +3,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from scipy.sparse import coo_array
+from sklearn.exceptions import ConvergenceWarning
 
 from polyad import CP, NonnegativeCP, factor_match_score
 from polyad.cp import problem
@@ -133,6 +134,24 @@ def test_rows_are_solved_in_blocks_with_the_same_result(monkeypatch, estimator, 
             other.kruskal_.to_dense(), models[0].kruskal_.to_dense(), atol=1e-8
         )
         assert (other.factors_[0][3] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "step", "tol"), [("float32", 1e-2, 1e-2), ("float64", 1e-4, 1e-6)]
+)
+def test_a_complete_sample_has_the_same_features_beside_one_with_holes(dtype, step, tol):
+    # Components next to dependent: the features show which small eigenvalues count.
+    generator = np.random.default_rng(0)
+    left, right = (np.linalg.qr(generator.normal(size=(n, 3)))[0] for n in (4, 3))
+    loadings = left * [1.0, step, step**2] @ right.T
+    X = generator.normal(size=(5, 4)).astype(dtype)
+    model = CP(n_components=3, init=[X[:, :3], loadings], fixed_modes=[1], max_iter=1, tol=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X)
+    beside = np.concatenate([X, X[:1]])
+    beside[-1, 0] = np.nan
+    alone, company = model.transform(X), model.transform(beside)[:-1]
+    np.testing.assert_allclose(company, alone, rtol=0, atol=tol * np.abs(alone).max())
 
 
 def test_a_long_mode_with_missing_entries_needs_no_normal_matrix_per_row(monkeypatch):

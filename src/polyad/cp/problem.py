@@ -267,6 +267,7 @@ class ObservedDense(ObservedProblem):
         modes = range(len(self.shape))
         outside = [tuple(k for k in modes if k != mode) for mode in modes]
         self._counts = [xp.sum(self.mask.array, axis=others) for others in outside]
+        self._complete = [xp.all(observed, axis=others) for others in outside]
 
     def unobserved_slices(self) -> list[tuple[int, int]]:
         """Return the modes that have slices without observations, and the first of them."""
@@ -303,6 +304,11 @@ class ObservedDense(ObservedProblem):
             own = [f[rows, :] if k == mode else f for k, f in enumerate(wide)]
             normal, rhs = _normal_matrices(mask, own, mode), data.mttkrp(own, mode)
             found = rule.solve_rows(normal + shift, rhs, own[mode], mode)
+            complete = self._complete[mode][rows]
+            if rule.prefers_shared and bool(xp.any(complete)):
+                # As in data without missing entries: a row must not depend on what others miss.
+                alone = rule.solve(_gram(own, mode), xp.astype(rhs, self.dtype), own[mode], mode)
+                found = xp.where(complete[:, None], double(alone), found)
             solved.append(xp.where(seen[rows][:, None], found, xp.zeros_like(found)))
         return xp.astype(xp.concat(solved, axis=0), self.dtype, copy=False)
 

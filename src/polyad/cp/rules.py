@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
@@ -29,6 +29,9 @@ _SHIFT_WORK = 1 << 20
 
 class UpdateRule(ABC):
     """Minimise ``½ tr(A N Aᵀ) - tr(A Bᵀ)`` plus penalties over the rows of a factor ``A``."""
+
+    #: Whether ``solve`` is the better one for those rows of ``solve_rows`` that have all entries.
+    prefers_shared: ClassVar[bool] = False
 
     @abstractmethod
     def solve(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
@@ -69,6 +72,8 @@ class LeastSquares(UpdateRule):
     ridge : float
         The weight of half the squared factor.
     """
+
+    prefers_shared = True
 
     def __init__(self, ridge: float = 0.0) -> None:
         self.ridge = ridge

@@ -322,6 +322,26 @@ def test_inverse_transform_gives_the_mean():
     np.testing.assert_allclose(model.inverse_transform(features), odds / (1 + odds))
 
 
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", [np.asarray, torch.asarray, array_api_strict.asarray])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_means_beyond_the_number_type_are_its_largest_number(dtype, kind, own):
+    rows, loadings = np.array([[1.0], [2.0]]), np.array([[1.0], [-1.0]])
+    X = kind(np.exp(rows @ loadings.T).astype(dtype))
+    log_mean = read_loss("poisson-log")
+    loss = CustomLoss(log_mean.value, log_mean.derivative, mean=np.exp) if own else log_mean
+    model = fitted(loss, X, n_components=1, init=[rows, loadings], fixed_modes=[1], max_iter=2)
+    values = np.array([[0.0], [1.0], [-1e4]], dtype=dtype)
+    with pytest.warns(DataWarning, match="1 of 6 means are above .* ridge above zero") as heard:
+        means = model.inverse_transform(kind(values))
+    assert len(heard) == 1
+    means = np.asarray(means)
+    assert means.dtype == dtype
+    logarithms = values[:2] @ np.asarray(model.components_)
+    np.testing.assert_allclose(means[:2], np.exp(logarithms), rtol=1e-6)
+    assert sorted(means[2]) == [0.0, np.finfo(dtype).max]
+
+
 def test_fixed_modes_and_warm_start():
     X, start = data_for("poisson"), factors_for("poisson", rank=2)
     model = fitted("poisson", X, init=start, fixed_modes=[1])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from array_api_compat import array_namespace
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
@@ -271,8 +273,23 @@ class GeneralizedCP(CPFamily):
         array of shape (n_samples, n_1, ...)
             On the scale of the data, such as probabilities for binary data. The model values
             themselves, such as odds, are the sum of ``components_``, each times its feature.
+            A mean that is too large for the number type, as an exponential may be where nothing
+            was observed, is given as the largest number of that type, with a ``DataWarning``.
         """
-        return read_loss(self.loss).mean(super().inverse_transform(X))
+        values = super().inverse_transform(X)
+        with np.errstate(over="ignore"):
+            means = read_loss(self.loss).mean(values)
+        xp = array_namespace(means)
+        too_large = means == math.inf
+        if not bool(xp.any(too_large)):
+            return means
+        largest = float(xp.finfo(means.dtype).max)
+        self._warn_about_data(
+            f"{int(xp.sum(xp.astype(too_large, xp.int64)))} of {math.prod(means.shape)} means are "
+            f"above {largest:.3g}, the largest number of their type, and are given as that number. "
+            "Nothing in the data bounds them: fit with a ridge above zero."
+        )
+        return xp.where(too_large, xp.full_like(means, largest), means)
 
     def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
         """Return the explained deviance of samples.

@@ -192,6 +192,8 @@ class GraphRows(LeastSquares):
         ``X - weight G X (Q + ridge I)^-1``, instead of solving.
     """
 
+    prefers_shared = False  # the graph couples rows, whatever entries they have
+
     def __init__(
         self, ridge: float, weight: float, matrix: NDArray[np.float64], *, one_step: bool
     ) -> None:
