@@ -196,6 +196,8 @@ def test_the_result_reads_well():
         ({"y": np.array([None] * 3 + ["a", "b", "c"] * 29)}, "y is missing for 3 samples"),
         ({"groups": np.zeros(3)}, "groups has the shape"),
         ({"cv": 1}, "cv=1 makes no folds"),
+        ({"cv": []}, r"cv=\[\] has no folds"),
+        ({"cv": np.nan}, "cv=nan has no folds"),
         ({"estimator": "forest"}, "'ridge', 'lasso' or an estimator"),
         ({"groups": np.arange(90) % 2, "cv": 2}, "no inner folds"),
         ({"random_state": -1}, "random_state=-1 is not a seed"),

@@ -7,6 +7,8 @@ strength of the penalty and the coefficients are all learned from the other fold
 from __future__ import annotations
 
 import math
+from collections.abc import Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -247,8 +249,23 @@ def _outer_splits(
             raise InvalidInputError(message)
         splitter = _folds(int(cv), classifies=classifies, grouped=groups is not None, seed=seed)
     else:
-        splitter = check_cv(cv, y, classifier=classifies)
+        splitter = _given_folds(cv, y, classifies=classifies)
     return [(np.asarray(a), np.asarray(b)) for a, b in splitter.split(data, y, groups)]
+
+
+def _given_folds(cv: Any, y: NDArray[Any], *, classifies: bool) -> Any:
+    """Return the splitter that a user gave, in whatever form."""
+    splitter = None
+    if not (isinstance(cv, Sized) and len(cv) == 0):
+        with suppress(ValueError):  # said below in our words
+            splitter = check_cv(cv, y, classifier=classifies)
+    if splitter is None:
+        message = (
+            f"cv={cv!r} has no folds; give a number of 2 or more, a splitter of scikit-learn, or "
+            "a list of (train, test), the positions of the samples of each fold."
+        )
+        raise InvalidInputError(message)
+    return splitter
 
 
 def _check_classes(y: NDArray[Any], cv: Any) -> None:
