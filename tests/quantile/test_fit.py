@@ -175,6 +175,16 @@ def test_squares_of_large_and_small_units_do_no_harm(estimator, solver):
             np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("estimator", [QMF, QMFQ])
+def test_a_single_value_of_any_unit_leaves_nothing_to_fit(estimator):
+    """Its model is exact: what rounding left would have gradients without a unit to divide by."""
+    for value in (4.93160282e96, 0.3):
+        model = estimator(1, divergence="frobenius", solver="adam", max_iter=2, random_state=0)
+        model.fit([[value]])
+        assert model.history_.objective[0] == 0.0
+
+
 def test_a_monotone_transform_of_a_feature_keeps_its_range_alone():
     """Constant, tied, heavy-tailed and zero features are all finite, and constant ones are met
     exactly."""

@@ -376,6 +376,20 @@ def test_iterations_keep_order_and_range_where_costs_are_large(epsilon, n_iter):
     assert S.max() <= x.max() + 1e-9
 
 
+@pytest.mark.parametrize("n_iter", [1, 3, 10])
+def test_iterations_do_not_depend_on_how_far_distant_values_are(n_iter):
+    """Beside the squares of distant values, differences of costs would be rounded away."""
+    near, q = [-3.0, 0.2, 0.3, 0.7, 4.0], [2.0, 3.0, 5.0, 11.0]
+    settings = {"epsilon": 0.1, "squash": False, "n_iter": n_iter}
+    reference = quantile_normalize([-1e3, -1e2, *near, 1e2, 1e3], q, **settings)
+    assert (np.diff(reference) >= -1e-14).all()
+    for far in (1e7, 1e18, 1e70):
+        x = [-far * far, -far, *near, far, far * far]
+        found = quantile_normalize(x, q, **settings)
+        np.testing.assert_allclose(found, reference, rtol=1e-9)
+        assert (np.diff(found) >= -1e-14).all()
+
+
 @pytest.mark.parametrize("n_iter", [None, 3])
 @pytest.mark.parametrize("numbers", [1, 70, 150, 10**6])
 def test_quantiles_in_parts_are_the_same(monkeypatch, numbers, n_iter):

@@ -269,7 +269,8 @@ def inflate(
     targets = np.linspace(0.0, 1.0, logits.shape[1])[None]
     transport = RowTransport(squashed.values, targets, shares, weights, epsilon=epsilon)
     potentials = transport.solve(start=start, tol=TRANSPORT_TOL).potentials
-    model = transport.average_targets(potentials, quantiles)
+    # Rounding may take averages out of the range: features of one value would have gradients.
+    model = np.clip(transport.average_targets(potentials, quantiles), low, high)
     total = table.divergence_sum(model, rows)
     if not with_gradient:
         return Inflated(total, potentials, ())

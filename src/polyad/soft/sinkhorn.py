@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.soft.costs import read_table
 from polyad.soft.transport import Gradients
 from polyad.threads import run_blocks
 
@@ -101,7 +102,9 @@ class SinkhornPlan:
 class _Unrolled:
     """Iterations of a block of rows, and gradients that go back through them.
 
-    ``psi[k]`` and ``phi[k]`` are the logarithms of ``u / a`` and ``v / b`` after k iterations.
+    ``phi[k]`` is the logarithm of ``v / b`` after k iterations, and ``tops[k]`` plus ``logs[k]``
+    that of ``a / u``, for costs as in :func:`_start_and_costs`. Their sum is never taken: beside a
+    large cost the second would be lost, and with it how a value is shared among its targets.
     Gradients gather in ``by_a``, ``by_b`` and ``by_cost``, which is with respect to ``C /
     epsilon``.
     """
@@ -110,23 +113,31 @@ class _Unrolled:
         self.first, self.last = first, last
         rows = transport.rows
         self.a, self.b = self.part(rows.a), self.part(rows.b)
-        self.C = transport.costs(first, last) / transport.epsilon
-        with np.errstate(divide="ignore"):
-            log_a, log_b = np.log(self.a)[:, :, None], np.log(self.b)[:, None, :]
-        self.phi: list[Table] = [np.empty((0, 0))]
-        self.psi: list[Table] = [np.zeros(self.C.shape[:2])]
-        for k in range(n_iter):
-            log_u = self.psi[k][:, :, None] + (log_a if k else 0.0)
-            self.phi.append(-_log_sum(log_u - self.C, 1))
-            self.psi.append(-_log_sum(log_b + self.phi[k + 1][:, None, :] - self.C, 2))
+        self.start, self.C = _start_and_costs(transport, first, last)
+        self.phi: list[Table] = [np.zeros((1, self.C.shape[2]))]
+        self.tops: list[Table] = [np.empty((0, 0, 0))]
+        self.logs: list[Table] = [np.empty((0, 0, 0))]
+        for k in range(1, n_iter + 1):
+            top, log = _log_sum(self._log_shares(k - 1), self.start_weights(k), 1)
+            self.phi.append(self.phi[k - 1] - (top + log)[:, 0, :])
+            top, log = _log_sum(self.phi[k][:, None, :] - self.C, self.b[:, None, :], 2)
+            self.tops.append(top)
+            self.logs.append(log)
+
+    def _log_shares(self, k: int) -> Table:
+        """Return the logarithms of the row densities after k iterations, first of the kernel."""
+        if k == 0:
+            return self.start[:, :, None] - self.C
+        shares: Table = (self.phi[k][:, None, :] - self.C - self.tops[k]) - self.logs[k]
+        return shares
 
     def part(self, shared: Table) -> Table:
         """Return the rows of the block, or the one that all share."""
         return shared[self.first : self.last] if len(shared) > 1 else shared
 
-    def start_weights(self, k: int) -> Table | float:
+    def start_weights(self, k: int) -> Table:
         """Return what the densities of update k of ``v`` are weighted with: ``u`` starts at one."""
-        return self.a[:, :, None] if k > 1 else 1.0
+        return self.a[:, :, None] if k > 1 else np.ones((1, 1, 1))
 
     def row_density(self, k: int) -> Table:
         """Return the densities after update k of ``u``: their means over targets are one."""
@@ -134,8 +145,7 @@ class _Unrolled:
 
     def column_density(self, k: int) -> Table:
         """Return the densities after update k of ``v``, before that of ``u``, likewise."""
-        weights = self.a[:, :, None] if k > 1 else np.ones((1, 1, 1))
-        return _densities(self.psi[k - 1][:, :, None] - self.C, weights, 1)
+        return _densities(self._log_shares(k - 1), self.start_weights(k), 1)
 
     def pull_targets(self, q: Table, G: Table) -> Table:
         """Gather gradients of averages over targets; return that with respect to ``q``."""
@@ -201,8 +211,33 @@ def _densities(exponents: Table, weights: Table, axis: int) -> Table:
     return density
 
 
-def _log_sum(exponents: Table, axis: int) -> Table:
-    """Return the logarithm of sums of exponentials along an axis."""
-    top = exponents.max(axis=axis, keepdims=True)
-    total: Table = top.squeeze(axis) + np.log(np.exp(exponents - top).sum(axis=axis))
-    return total
+def _log_sum(exponents: Table, weights: Table, axis: int) -> tuple[Table, Table]:
+    """Return the largest exponents that weigh along an axis, and by what weighted sums exceed them.
+
+    Weights are no part of the exponents, beside which they would be rounded away.
+    """
+    weighing = np.where(weights > 0.0, exponents, -np.inf)
+    top: Table = weighing.max(axis=axis, keepdims=True)
+    return top, np.log((weights * np.exp(weighing - top)).sum(axis=axis, keepdims=True))
+
+
+def _start_and_costs(transport: RowTransport, first: int, last: int) -> tuple[Table, Table]:
+    """Return the logarithms of the first ``u`` (rows, n) and ``C / epsilon`` (rows, n, m).
+
+    Costs may be less by what depends on the value or on the target alone, if ``u`` starts with the
+    former: the plans are the same. Beside the square of a distant value, what it costs to bring it
+    to one target rather than another would be rounded away, and with it the order of the values.
+    So ``(x - y)^2`` is ``-2 (x - o) y`` here, and ``u`` starts at ``exp(-(x^2 - o^2) / epsilon)``,
+    where ``o`` is the value of the row that is nearest to the middle of the targets.
+    """
+    if transport.cost is not None:
+        C = transport.costs(first, last) / transport.epsilon
+        return np.zeros(C.shape[:2]), C
+    x, y = transport.rows.x[first:last], transport.rows.y
+    y = y[first:last] if len(y) > 1 else y
+    nearest = np.take_along_axis(x, np.abs(x).argmin(axis=1)[:, None], axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is infinite is refused
+        squares = (x - nearest) * (x + nearest) / transport.epsilon
+        products = (x - nearest)[:, :, None] * (-2.0 / transport.epsilon * y)[:, None, :]
+    start = -read_table(squares, squares.shape, "value")
+    return start, read_table(products, products.shape, "value")
