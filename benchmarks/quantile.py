@@ -45,12 +45,12 @@ def problem(n_samples: int, n_features: int, n_quantiles: int) -> QuantileProble
 
 
 def polyad_run(data: QuantileProblem, rank: int) -> Run:
+    from polyad.core.threads import thread_limit
     from polyad.quantile.divergence import KullbackLeibler
     from polyad.quantile.features import feature_table
     from polyad.quantile.objective import QuantileObjective, Settings
     from polyad.quantile.parameters import random_parameters
     from polyad.quantile.solver import AdamSolver
-    from polyad.threads import thread_limit
 
     table = feature_table(data.X, KullbackLeibler())
     objective = QuantileObjective(

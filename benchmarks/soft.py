@@ -68,7 +68,7 @@ def problem(
 
 def polyad_run(data: SoftProblem, _rank: int) -> Run:
     from polyad import soft
-    from polyad.threads import thread_limit
+    from polyad.core.threads import thread_limit
 
     function = getattr(soft, {"normalize": "quantile_normalize"}.get(data.operator, data.operator))
     rest = (data.quantiles,) if data.operator == "normalize" else ()

@@ -55,8 +55,8 @@ def problem(shape: tuple[int, ...], n_nonzeros: int) -> SwiftProblem:
 def polyad_run(
     data: SwiftProblem, rank: int, *, inner_iter: int = 1, dtype: Any = np.float64
 ) -> Run:
+    from polyad.core.threads import thread_limit
     from polyad.tensor.sparse import SparseTensor
-    from polyad.threads import thread_limit
     from polyad.wasserstein.problem import Schedule, TransportProblem
     from polyad.wasserstein.solver import WassersteinFactorization
 

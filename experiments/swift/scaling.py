@@ -35,8 +35,8 @@ from experiments.swift.reference import (
     direct_iteration,
     published_iteration,
 )
+from polyad.core.threads import thread_limit
 from polyad.tensor import SparseTensor
-from polyad.threads import thread_limit
 from polyad.transport import cosine_cost
 from polyad.wasserstein.problem import Schedule, TransportProblem
 from polyad.wasserstein.solver import (

@@ -20,6 +20,7 @@ from polyad._version import __version__
 if TYPE_CHECKING:
     from polyad import (
         cp,
+        data,
         datasets,
         exceptions,
         fitting,
@@ -42,11 +43,12 @@ if TYPE_CHECKING:
         StochasticCP,
         SupervisedCP,
     )
+    from polyad.data import LabelledTensor
     from polyad.exceptions import PolyadError, Status
     from polyad.fitting import Checkpoint, History
     from polyad.io import load
     from polyad.quantile import QMF, QMFQ
-    from polyad.tensor import KruskalTensor, LabelledTensor, factor_match_score
+    from polyad.tensor import KruskalTensor, factor_match_score
     from polyad.transport import wasserstein_distance
     from polyad.wasserstein import WassersteinCP
 
@@ -56,7 +58,7 @@ _HOMES = {
     "GeneralizedCP": "polyad.cp",
     "History": "polyad.fitting",
     "KruskalTensor": "polyad.tensor",
-    "LabelledTensor": "polyad.tensor",
+    "LabelledTensor": "polyad.data",
     "NonnegativeCP": "polyad.cp",
     "PoissonCP": "polyad.cp",
     "PolyadError": "polyad.exceptions",
@@ -72,7 +74,7 @@ _HOMES = {
     "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
-    *("cp", "datasets", "exceptions", "fitting", "io", "metrics", "quantile", "report"),
+    *("cp", "data", "datasets", "exceptions", "fitting", "io", "metrics", "quantile", "report"),
     *("selection", "soft", "tensor", "transport", "wasserstein"),
 )
 
@@ -95,6 +97,7 @@ __all__ = [
     "WassersteinCP",
     "__version__",
     "cp",
+    "data",
     "datasets",
     "exceptions",
     "factor_match_score",

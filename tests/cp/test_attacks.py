@@ -108,7 +108,7 @@ def interrupted(self):
     if self.name.startswith("polyad"):
         raise KeyboardInterrupt
 threading.Thread.start = interrupted
-from polyad.threads import run_blocks, thread_limit
+from polyad.core.threads import run_blocks, thread_limit
 try:
     with thread_limit(2):
         run_blocks(lambda: None, [()] * 4)

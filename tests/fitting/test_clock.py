@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from numba import njit
 
-from polyad.compiled import compile_seconds
+from polyad.core.compiled import compile_seconds
+from polyad.core.threads import OutOfTimeError, ended_when, run_blocks, thread_limit
 from polyad.exceptions import Status
 from polyad.fitting import FitOptions, fit_best
 from polyad.fitting.clock import Clock
-from polyad.threads import OutOfTimeError, ended_when, run_blocks, thread_limit
 from tests.fitting.simple_solver import Halving, Point
 
 

@@ -29,7 +29,7 @@ from polyad.exceptions import (
 from polyad.fitting.archive import write_archive
 from polyad.quantile.divergence import KullbackLeibler
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parent.parent / "stored"
 SHAPE = (7, 5, 4)
 
 
@@ -528,9 +528,9 @@ def test_any_kind_of_path(tmp_path, convert):
 
 
 def write_archive_of_this_version(path):
-    """Write the model of ``tests/data``.
+    """Write the model of ``tests/stored``.
 
-    Run ``write_archive_of_this_version("tests/data/model-v2.polyad")`` once when the format gets
+    Run ``write_archive_of_this_version("tests/stored/model-v2.polyad")`` once when the format gets
     version 2, and add a test for it. The file of a released version is never written again.
     """
     i, j, k = np.indices((4, 3, 3))

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_array, coo_matrix, csr_array, random_array
 
+from polyad.data.labels import LabelledTensor
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.io import read_tns, write_tns
-from polyad.tensor.labels import LabelledTensor
 
 
 @pytest.fixture

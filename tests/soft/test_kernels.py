@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import polyad.soft.transport as transport_module
+from polyad.core.threads import thread_limit
 from polyad.soft.kernels import couple, eliminate, evaluate, gibbs, squared_table, substitute
 from polyad.soft.newton import N_BINS, fill_bins
 from polyad.soft.reduction import NODES, count_nodes, gauss_quadrature, reduce_block
 from polyad.soft.transport import RowTransport
-from polyad.threads import thread_limit
 from tests.soft import twins
 
 

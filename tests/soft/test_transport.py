@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from polyad.core.threads import thread_limit
 from polyad.soft.transport import Cost, RowTransport
-from polyad.threads import thread_limit
 from tests.soft import twins
 
 COSH = Cost(lambda x, y: np.cosh(2 * (x - y)), lambda x, y: 2 * np.sinh(2 * (x - y)))

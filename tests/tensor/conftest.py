@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from polyad.tensor.labels import LabelledTensor
+from polyad.data.labels import LabelledTensor
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from polyad.tensor.labels import LabelledTensor
+from polyad.data.labels import LabelledTensor
 
 MODES = ["patient", "diagnosis", "drug"]
 LETTERS = "abcdef"

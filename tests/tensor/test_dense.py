@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyad.core.threads import thread_limit
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
-from polyad.threads import thread_limit
 from tests.tensor.examples import mttkrp_twin, random_problem
 
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyad.core.threads import thread_limit
 from polyad.exceptions import InvalidInputError
 from polyad.tensor.products import (
     fold,
@@ -21,7 +22,6 @@ from polyad.tensor.products import (
     project,
     unfold,
 )
-from polyad.threads import thread_limit
 from tests.tensor.examples import LETTERS, mttkrp_twin, random_problem
 
 SHAPES = [(4, 3), (4, 3, 5), (2, 5, 3, 4), (3, 2, 4, 2, 3)]

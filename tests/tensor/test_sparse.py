@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 
+from polyad.core.threads import thread_limit
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor import kernels
 from polyad.tensor.sparse import SparseTensor, canonicalize, kruskal_values
-from polyad.threads import thread_limit
 
 LETTERS = "abcde"
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 
+from polyad.core.threads import thread_limit
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.threads import thread_limit
 from polyad.transport import FibreTransport, SparseFibres, one_identity_cost, sinkhorn
 from polyad.transport.quick import SINGLE_TOLERANCE
 from tests.transport.reference import (

@@ -10,24 +10,24 @@ from array_api_compat import array_namespace, device
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval
 
-from polyad import saving
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
+from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.online import OnlineSums, add_batch, sums_of_fit
 from polyad.cp.problem import CompleteProblem, Problem, build_problem
 from polyad.cp.rules import LeastSquares
 from polyad.cp.solver import AlternatingLeastSquares
+from polyad.data.label_values import joined_labels
+from polyad.estimators import saving
 from polyad.exceptions import InvalidInputError, NumericalError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.kruskal import KruskalTensor, column_norms
-from polyad.tensor.label_values import joined_labels
-from polyad.threads import thread_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import FitResult, Iteration
-    from polyad.validation import Missing, TensorInput
 
 
 class CP(CPFamily):

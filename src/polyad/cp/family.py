@@ -17,10 +17,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from polyad import saving
-from polyad.base import TensorEstimator
+from polyad.core.threads import thread_limit
 from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
+from polyad.data.validation import read_features
+from polyad.estimators import saving
+from polyad.estimators.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, NumericalError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.clock import Clock
@@ -29,18 +31,16 @@ from polyad.fitting.identity import UNCOUNTED, fit_identity
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor, column_norms
 from polyad.tensor.products import kruskal_to_dense
-from polyad.threads import thread_limit
-from polyad.validation import read_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.problem import FitData
     from polyad.cp.solver import FactorSolver
-    from polyad.validation import Missing, TensorInput
+    from polyad.data.validation import Missing, TensorInput
 
 #: The constraints of the parameters that every member has.
 COMMON_CONSTRAINTS: dict[str, list[Any]] = {

@@ -22,7 +22,7 @@ from polyad.tensor.products import gram_product
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.problem import CompleteProblem
 
 

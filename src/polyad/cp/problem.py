@@ -16,7 +16,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 from scipy.sparse import coo_array
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.cp.rules import UpdateRule, double, epsilon_of
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product, kruskal_to_dense
@@ -25,7 +25,7 @@ from polyad.tensor.sparse import SparseTensor
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from polyad.validation import Missing
+    from polyad.data.validation import Missing
 
 # Sizes of the largest entry, as powers of two, within which no sum of a sweep can overflow or
 # lose digits to underflow.

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
 
+from polyad.core.threads import run_blocks
 from polyad.tensor.observed_kernels import SINGULAR, shift_rows
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.tensor.sparse import SparseTensor
 
 

@@ -37,7 +37,7 @@ from polyad.tensor.kruskal import column_norms
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.problem import FitData, Problem
     from polyad.cp.rules import UpdateRule
 

@@ -8,7 +8,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from scipy.sparse import csr_array
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.cp.rules import epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor

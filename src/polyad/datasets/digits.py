@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from polyad.tensor.labels import LabelledTensor
+from polyad.data.labels import LabelledTensor
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,10 +10,10 @@ import numpy as np
 from scipy.sparse import coo_array
 from sklearn.utils import check_random_state
 
+from polyad.data.validation import check_seed
 from polyad.exceptions import InvalidInputError
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.tensor.sparse import canonicalize
-from polyad.validation import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

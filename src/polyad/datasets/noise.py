@@ -10,11 +10,11 @@ import numpy as np
 from scipy.sparse import coo_array, issparse
 from sklearn.utils import check_random_state
 
+from polyad.data.entries import summed_coo
+from polyad.data.labels import LabelledTensor
+from polyad.data.validation import check_seed
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor.entries import summed_coo
-from polyad.tensor.labels import LabelledTensor
 from polyad.tensor.sparse import canonicalize
-from polyad.validation import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

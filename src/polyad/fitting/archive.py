@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from polyad._version import __version__
+from polyad.core.files import read_path, replacing
 from polyad.exceptions import InvalidTypeError, ModelFileError, Status
-from polyad.files import read_path, replacing
 from polyad.fitting.history import History
 
 FORMAT = "polyad"

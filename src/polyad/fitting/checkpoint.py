@@ -15,8 +15,8 @@ from contextlib import ExitStack
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from polyad.core.files import held, read_path
 from polyad.exceptions import CheckpointError, DataWarning, InvalidTypeError, ModelFileError
-from polyad.files import held, read_path
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.fitting.identity import digest_of, identify, is_digest
 

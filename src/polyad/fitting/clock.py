@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from polyad.compiled import compile_seconds
+from polyad.core.compiled import compile_seconds
 
 logger = logging.getLogger("polyad")
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from polyad.core.threads import OutOfTimeError, ended_when
 from polyad.exceptions import InvalidTypeError, NumericalError, Status
 from polyad.fitting.clock import Clock
 from polyad.fitting.history import History
 from polyad.fitting.progress import Progress
-from polyad.threads import OutOfTimeError, ended_when
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

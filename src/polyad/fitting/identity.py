@@ -29,7 +29,7 @@ import numpy as np
 import scipy.sparse
 from array_api_compat import is_array_api_obj, is_pydata_sparse_array
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.exceptions import CheckpointError
 
 if TYPE_CHECKING:

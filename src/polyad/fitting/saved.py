@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.exceptions import ModelFileError, Status
 from polyad.fitting.driver import FitResult
 from polyad.fitting.history import History

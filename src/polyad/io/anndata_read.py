@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from scipy.sparse import coo_array, csr_array
 
+from polyad.data.label_values import as_labels
+from polyad.data.labels import LabelledTensor
+from polyad.data.readers import unpack_anndata
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.foreign import unpack_anndata
 from polyad.io.interchange import package
-from polyad.tensor.label_values import as_labels
-from polyad.tensor.labels import LabelledTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-    from polyad.foreign import TensorInput
+    from polyad.data.readers import TensorInput
 
 Aggregate = Literal["mean", "sum"]
 

@@ -16,14 +16,14 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from polyad._version import __version__
-from polyad.arrays import to_numpy
-from polyad.base import TensorEstimator
+from polyad.core.arrays import to_numpy
+from polyad.data.label_values import find_labels, shown
+from polyad.data.labels import LabelledTensor
+from polyad.data.readers import anndata_names, check_anndata_layer
+from polyad.estimators.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError, PolyadError
-from polyad.foreign import anndata_names, check_anndata_layer
 from polyad.io.anndata_read import X_LABEL, check_anndata, read_anndata
 from polyad.io.interchange import package
-from polyad.tensor.label_values import find_labels, shown
-from polyad.tensor.labels import LabelledTensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from polyad.data.label_values import as_labels, shown
+from polyad.data.labels import LabelledTensor
+from polyad.data.long_table import read_columns
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor.label_values import as_labels, shown
-from polyad.tensor.labels import LabelledTensor
-from polyad.tensor.long_table import read_columns
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,12 +13,12 @@ import numpy as np
 from array_api_compat import array_namespace
 from scipy.sparse import coo_array
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
+from polyad.data.labels import LabelledTensor
+from polyad.data.validation import as_tensor_input
 from polyad.exceptions import InvalidTypeError, MissingPackageError
 from polyad.tensor.kruskal import KruskalTensor, as_kruskal
-from polyad.tensor.labels import LabelledTensor
 from polyad.tensor.sparse import canonicalize
-from polyad.validation import as_tensor_input
 
 
 def to_tensorly(tensor: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import polyad
-from polyad.base import TensorEstimator
+from polyad.estimators.base import TensorEstimator
 from polyad.exceptions import ModelFileError
 from polyad.fitting.archive import read_archive
 

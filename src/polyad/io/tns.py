@@ -19,10 +19,10 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse
 
+from polyad.core.files import read_path, replacing
+from polyad.data.entries import summed_coo
+from polyad.data.labels import LabelledTensor
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.files import read_path, replacing
-from polyad.tensor.entries import summed_coo
-from polyad.tensor.labels import LabelledTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
+from polyad.core.threads import current_threads, thread_limit
 from polyad.exceptions import InvalidInputError
 from polyad.metrics.reading import Comparison, compare
 from polyad.tensor.products import project
-from polyad.threads import current_threads, thread_limit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

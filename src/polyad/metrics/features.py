@@ -30,10 +30,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
+from polyad.core.threads import resolve_n_jobs, thread_limit
+from polyad.data.validation import as_tensor_input, check_seed
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.threads import resolve_n_jobs, thread_limit
-from polyad.validation import as_tensor_input, check_seed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ from polyad.metrics.reading import Comparison, compare
 from polyad.tensor.alignment import normalize_components
 
 if TYPE_CHECKING:
-    from polyad.validation import Missing
+    from polyad.data.validation import Missing
 
 
 def explained_variation(X: Any, model: Any, *, missing: Missing | None = None) -> float:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from polyad.arrays import to_numpy
-from polyad.base import TensorEstimator
+from polyad.core.arrays import to_numpy
+from polyad.data.entries import pick_entries
+from polyad.data.label_values import find_labels, shown
+from polyad.data.validation import TensorInput, as_tensor_input
+from polyad.estimators.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor.entries import pick_entries
 from polyad.tensor.kruskal import KruskalTensor
-from polyad.tensor.label_values import find_labels, shown
 from polyad.tensor.sparse import SparseTensor
-from polyad.validation import TensorInput, as_tensor_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from polyad.validation import Missing
+    from polyad.data.validation import Missing
 
 # Cells of a dense tensor that are compared with the model at a time (32 MiB of float64).
 _BLOCK = 1 << 22

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
+from polyad.data.validation import refuse_negative, try_function
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.quantile.divergence import Frobenius, KullbackLeibler, needs_positive
-from polyad.validation import refuse_negative, try_function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from polyad.data.validation import TensorInput
     from polyad.quantile.features import FeatureTable
-    from polyad.validation import TensorInput
 
 # Half of the features hardly count if they have less than this part of the divergence of the data
 # from the means of its features. Fewer features than this have no halves to speak of.

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
+from polyad.core.threads import run_blocks
 from polyad.quantile.objective import TRANSPORT_TOL, Evaluation, inflate, row_blocks
 from polyad.quantile.parameters import pull_softmax, softmax
 from polyad.soft.squash import squash
 from polyad.soft.transport import RowTransport
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

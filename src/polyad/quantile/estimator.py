@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad import saving
+from polyad.estimators import saving
 from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily
 from polyad.quantile.objective import QuantileObjective, Settings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.fitting import Iteration
     from polyad.quantile.features import FeatureTable
 

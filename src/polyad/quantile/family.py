@@ -18,9 +18,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from polyad import saving
-from polyad.arrays import to_numpy
-from polyad.base import TensorEstimator
+from polyad.core.arrays import to_numpy
+from polyad.core.threads import thread_limit
+from polyad.data.validation import read_features
+from polyad.estimators import saving
+from polyad.estimators.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError, Status
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.clock import Clock
@@ -33,8 +35,6 @@ from polyad.quantile.maps import FeatureMaps
 from polyad.quantile.tables import quantile_frame, transform_frame
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor
-from polyad.threads import thread_limit
-from polyad.validation import read_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
+    from polyad.data.validation import TensorInput
     from polyad.quantile.solver import QuantileSolver
-    from polyad.validation import TensorInput
 
     Table = NDArray[np.float64]
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from polyad.compiled import kernel
-from polyad.fastmath import fast_exp
+from polyad.core.compiled import kernel
+from polyad.core.vector_math import fast_exp
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.core.threads import run_blocks
 from polyad.quantile.kernels import Maps, map_block
 from polyad.soft.squash import squash
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

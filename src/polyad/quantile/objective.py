@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from polyad.core.threads import run_blocks
 from polyad.quantile.maps import learned_maps
 from polyad.quantile.parameters import (
     Parameters,
@@ -34,7 +35,6 @@ from polyad.quantile.parameters import (
 from polyad.quantile.rows import HeldModel, solve_scores
 from polyad.soft.squash import squash
 from polyad.soft.transport import RowTransport
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.core.threads import run_blocks
 from polyad.quantile.scores import nonnegative_scores, pull_nonnegative_scores
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.threads import run_blocks
 from polyad.fitting.row_newton import Rows, RowSource, Rules, minimize_rows
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

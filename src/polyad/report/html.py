@@ -13,9 +13,9 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from polyad._version import __version__
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
+from polyad.core.files import replacing
 from polyad.exceptions import InvalidInputError
-from polyad.files import replacing
 from polyad.quantile.family import QuantileFamily
 from polyad.report.plots import (
     leading_components,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
-    from polyad.base import TensorEstimator
+    from polyad.estimators.base import TensorEstimator
 
 _STYLE = """
 :root { color-scheme: light; }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from polyad.base import TensorEstimator
+    from polyad.estimators.base import TensorEstimator
 
 # The report is read on light paper; both hues are told apart by every kind of colour vision.
 _POSITIVE, _NEGATIVE = "#2c6fbb", "#c8553d"

@@ -13,12 +13,12 @@ from sklearn.base import clone
 from sklearn.utils import get_tags
 from sklearn.utils.validation import _num_samples
 
-from polyad.base import TensorEstimator
+from polyad.data.validation import as_tensor_input
+from polyad.estimators.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.selection.result import MEASURES
 from polyad.selection.tasks import subsample_size
 from polyad.tensor.sparse import canonicalize
-from polyad.validation import as_tensor_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

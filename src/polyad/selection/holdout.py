@@ -21,7 +21,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 from scipy.sparse import coo_array
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.exceptions import InvalidInputError
 from polyad.tensor.sparse import canonicalize
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.validation import Missing
+    from polyad.data.validation import Missing
 
 
 @dataclass(frozen=True)

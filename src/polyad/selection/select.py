@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
+from polyad.core.threads import resolve_n_jobs
+from polyad.data.validation import check_seed
 from polyad.selection.checks import (
     check_data,
     check_labels,
@@ -22,18 +24,16 @@ from polyad.selection.holdout import HoldoutOptions
 from polyad.selection.result import RankSelection
 from polyad.selection.summary import summarize
 from polyad.selection.tasks import Plan, Task, run_tasks
-from polyad.threads import resolve_n_jobs
-from polyad.validation import check_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy as np
 
-    from polyad.base import TensorEstimator
+    from polyad.data.validation import Missing
+    from polyad.estimators.base import TensorEstimator
     from polyad.selection.result import Method
     from polyad.selection.tasks import Kind, Outcome
-    from polyad.validation import Missing
 
 # The fits that each method needs. Those that two methods share are made once.
 _FITS: dict[str, tuple[Kind, ...]] = {

@@ -14,18 +14,18 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing
 
+from polyad.core.threads import thread_limit
+from polyad.data.entries import pick_entries
 from polyad.exceptions import NumericalError
 from polyad.metrics.consistency import core_consistency
 from polyad.metrics.reading import read_kruskal
 from polyad.selection.holdout import Holdout, HoldoutOptions, hide_entries
-from polyad.tensor.entries import pick_entries
 from polyad.tensor.kruskal import KruskalTensor
-from polyad.threads import thread_limit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from polyad.base import TensorEstimator
+    from polyad.estimators.base import TensorEstimator
 
 Kind = Literal["heldout", "start", "subsample"]
 _KINDS: tuple[Kind, ...] = ("heldout", "start", "subsample")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.compiled import kernel
+from polyad.core.compiled import kernel
 from polyad.soft.blocks import Rows, make_densities, row_of
 from polyad.soft.kernels import couple, eliminate, hold, substitute
 from polyad.soft.newton import Room, make_room

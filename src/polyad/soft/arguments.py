@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError, NumericalError
 from polyad.soft.transport import Cost
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from polyad.compiled import kernel
+from polyad.core.compiled import kernel
 from polyad.soft.kernels import (
     gibbs,
     row_sums,

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.compiled import kernel
-from polyad.fastmath import fast_exp, fast_log
+from polyad.core.compiled import kernel
+from polyad.core.vector_math import fast_exp, fast_log
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.compiled import kernel
+from polyad.core.compiled import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

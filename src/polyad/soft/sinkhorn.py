@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.core.threads import run_blocks
 from polyad.soft.costs import read_table
 from polyad.soft.transport import Gradients
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

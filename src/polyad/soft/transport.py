@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.threads import run_blocks
 from polyad.exceptions import InvalidTypeError
 from polyad.soft.adjoint import pull_block
 from polyad.soft.blocks import Rows, average_block, extend_block, solve_block
 from polyad.soft.costs import read_table
 from polyad.soft.newton import Task
 from polyad.soft.reduction import count_nodes, reduce_block
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

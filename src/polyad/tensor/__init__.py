@@ -1,4 +1,4 @@
-"""Containers and algebra of tensors. Knows nothing of models."""
+"""Algebra of tensors. Knows nothing of models."""
 
 from polyad.tensor.alignment import (
     Matching,
@@ -8,14 +8,12 @@ from polyad.tensor.alignment import (
 )
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.kruskal import KruskalTensor
-from polyad.tensor.labels import LabelledTensor
 from polyad.tensor.products import fold, khatri_rao, kruskal_to_dense, mttkrp, unfold
 from polyad.tensor.sparse import SparseTensor
 
 __all__ = [
     "DenseTensor",
     "KruskalTensor",
-    "LabelledTensor",
     "Matching",
     "SparseTensor",
     "canonicalize_components",

@@ -14,7 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 from scipy.optimize import linear_sum_assignment
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.kruskal import KruskalTensor, as_kruskal, column_norms
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
+from polyad.core.threads import run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.products import (
     cheapest_cut,
@@ -26,12 +27,11 @@ from polyad.tensor.products import (
     contract_outside,
     mttkrp,
 )
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
 
 # Entries squared at a time: the block and its squares fit the second-level cache.
 _NORM_BLOCK = 1 << 15

@@ -1,7 +1,7 @@
 """Numba kernels of sparse tensors: sorting, MTTKRP, values of a model.
 
 Arrays come in, output arrays are filled. No kernel starts threads: each works on a block that
-:func:`polyad.threads.run_blocks` hands it, without the interpreter lock.
+:func:`polyad.core.threads.run_blocks` hands it, without the interpreter lock.
 
 Row indices are unsigned, because Numba gives every signed index a test for negative values, and
 bounds are signed 64-bit, because unsigned and signed integers add up to floats.
@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 
-from polyad.compiled import kernel as kernel  # noqa: PLC0414  (rooms take it from here)
+from polyad.core.compiled import kernel as kernel  # noqa: PLC0414  (rooms take it from here)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

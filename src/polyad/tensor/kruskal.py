@@ -10,7 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from scipy.sparse import coo_array
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import kruskal_to_dense

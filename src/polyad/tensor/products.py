@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
+from polyad.core.threads import run_blocks
 from polyad.exceptions import InvalidInputError
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
 
 # Multiplications in one matrix product handed to the linear algebra library. Its operands then
 # fit the second-level cache, and OpenBLAS takes its kernels without packing (up to 100^3).

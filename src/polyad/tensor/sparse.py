@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.sparse import coo_array
 
+from polyad.core.threads import run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor import kernels, observed_kernels
 from polyad.tensor.fibres import BLOCK, FibreLayout, build_layout, refill_layout, sorting_order
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

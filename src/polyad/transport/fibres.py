@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.threads import run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.threads import run_blocks
 from polyad.transport import blocks
 from polyad.transport.costs import check_range, validate_cost
 from polyad.transport.records import Fibres, Kernels, Results, Rules

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.compiled import kernel
-from polyad.fastmath import fast_exp, fast_log
+from polyad.core.compiled import kernel
+from polyad.core.vector_math import fast_exp, fast_log
 from polyad.transport.kernels import (
     NOTHING,
     ROUNDING,

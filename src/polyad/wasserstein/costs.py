@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from polyad.data.validation import TensorInput
     from polyad.tensor.sparse import SparseTensor
-    from polyad.validation import TensorInput
 
     Cost = NDArray[np.float64] | None
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.threads import run_blocks
+from polyad.core.threads import run_blocks
 from polyad.wasserstein.kernels import (
     add_fibre_ratios,
     add_fibres,

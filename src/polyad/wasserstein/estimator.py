@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad import saving
+from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.portable import pack, unpack
 from polyad.cp.start import given_nonnegative_start
+from polyad.estimators import saving
 from polyad.exceptions import InvalidInputError
-from polyad.threads import thread_limit
 from polyad.transport.costs import validate_cost
 from polyad.wasserstein.costs import (
     NAMED,
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.problem import FitData
+    from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import FitResult, Iteration
     from polyad.tensor.sparse import SparseTensor
-    from polyad.validation import Missing, TensorInput
 
 
 class WassersteinCP(CPFamily):

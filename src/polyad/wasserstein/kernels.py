@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.compiled import kernel
+from polyad.core.compiled import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import coo_array
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
+from polyad.core.threads import run_blocks
 from polyad.cp.problem import FitData
+from polyad.data.validation import refuse_negative
 from polyad.exceptions import InvalidInputError
 from polyad.tensor.sparse import SparseTensor
-from polyad.threads import run_blocks
 from polyad.transport.fibres import FibreTransport
-from polyad.validation import refuse_negative
 from polyad.wasserstein.divergence import (
     DenseMarginals,
     FibreMarginals,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
-    from polyad.validation import TensorInput
+    from polyad.core.arrays import Array
+    from polyad.data.validation import TensorInput
 
 # A cost in float64, and its kernels in float64 and float32.
 _COST_BYTES = 8 + 2 * 8 + 4

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.wasserstein.problem import Evaluation, TransportProblem
 
 # The objective is a difference of sums as large as the mass of the data.

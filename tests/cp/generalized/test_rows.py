@@ -9,7 +9,7 @@ from polyad.cp.generalized import rows as rows_module
 from polyad.cp.generalized import samples
 from polyad.cp.generalized.objective import build_problem
 from polyad.cp.generalized.rows import solve_rows
-from polyad.validation import as_tensor_input
+from polyad.data.validation import as_tensor_input
 from tests.cp.generalized.examples import LOSS, NAMES, TAKES_ZERO, data_for, factors_for
 
 SHAPE = (9, 7, 6)

@@ -12,6 +12,7 @@ from scipy.sparse import coo_array
 from sklearn.exceptions import ConvergenceWarning
 
 from polyad import GeneralizedCP
+from polyad.core.threads import thread_limit
 from polyad.cp.generalized import (
     BernoulliLogitLoss,
     BernoulliOddsLoss,
@@ -27,7 +28,6 @@ from polyad.fitting.driver import FitOptions, begin, run
 from polyad.fitting.saved import pack_result, unpack_result
 from polyad.tensor.alignment import factor_match_score
 from polyad.tensor.kruskal import KruskalTensor
-from polyad.threads import thread_limit
 from tests.cp.generalized.planted import (
     dense_model,
     exact_gradient,

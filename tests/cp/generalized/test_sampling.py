@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 
+from polyad.core.threads import thread_limit
 from polyad.cp.generalized import (
     BernoulliLogitLoss,
     BernoulliOddsLoss,
@@ -25,7 +26,6 @@ from polyad.cp.generalized.tangent import (
     tangent_at,
 )
 from polyad.tensor.sparse import SparseTensor
-from polyad.threads import thread_limit
 from tests.cp.generalized.planted import dense_model, exact_gradient, exact_sum, random_sparse
 
 SHAPE = (6, 5, 4)

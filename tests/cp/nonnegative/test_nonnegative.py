@@ -9,12 +9,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import polyad
 from polyad import NonnegativeCP, Status, factor_match_score
+from polyad.core.threads import thread_limit
 from polyad.cp.nonnegative.kernels import descend_rows
 from polyad.cp.nonnegative.solver import share_out
 from polyad.datasets import make_low_rank, make_sparse
 from polyad.exceptions import PolyadError
 from polyad.metrics import explained_variation
-from polyad.threads import thread_limit
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),

@@ -8,9 +8,9 @@ from polyad import CP, StochasticCP
 from polyad.cp.problem import build_problem
 from polyad.cp.stochastic.graph import GraphRows, coupled_rows, read_graph
 from polyad.cp.stochastic.solver import BatchedData, Settings, StochasticALS, SweepState
+from polyad.data.batches import MemorySource
+from polyad.data.validation import as_tensor_input
 from polyad.datasets import make_low_rank
-from polyad.sources import MemorySource
-from polyad.validation import as_tensor_input
 
 RIDGE = 0.3
 X = make_low_rank((12, 6, 5), 3, noise=0.3, random_state=0)[0]

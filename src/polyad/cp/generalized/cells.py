@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.threads import run_blocks
+from polyad.core.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from polyad.cp.generalized.loss import (
 )
 
 if TYPE_CHECKING:
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
 
 
 @dataclass(frozen=True)

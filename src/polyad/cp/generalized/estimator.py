@@ -11,7 +11,7 @@ from array_api_compat import array_namespace
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad import saving
+from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.generalized.loss import Loss
 from polyad.cp.generalized.losses import read_loss, restored_loss, stored_loss
@@ -22,17 +22,17 @@ from polyad.cp.generalized.solver import QuasiNewtonCP, scaled_ridge
 from polyad.cp.generalized.start import random_start
 from polyad.cp.problem import FitData
 from polyad.cp.start import given_start, make_start
+from polyad.estimators import saving
 from polyad.exceptions import InvalidInputError, PolyadError
-from polyad.threads import thread_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.generalized.problem import GeneralizedProblem
     from polyad.cp.solver import FactorSolver
+    from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import FitResult, Iteration
-    from polyad.validation import Missing, TensorInput
 
 
 class GeneralizedCP(CPFamily):

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
 
 #: The part of an entry that is added to the model values of losses that are bounded below.
 EPSILON = 1e-10

@@ -43,7 +43,7 @@ from polyad.cp.generalized.loss import (
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
 from scipy.sparse import coo_array
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.cp.generalized.cells import Cells
 from polyad.cp.generalized.discrete import PoissonLoss
 from polyad.cp.generalized.loss import ZERO, Loss
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.validation import Missing, TensorInput
+    from polyad.data.validation import Missing, TensorInput
 
     Matrix = NDArray[np.float64]
 

@@ -20,13 +20,13 @@ import numpy as np
 from array_api_compat import array_namespace
 from scipy.sparse import coo_array
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.cp.problem import FitData
+from polyad.data.validation import describe_entries, refuse_negative
 from polyad.exceptions import InvalidInputError
 from polyad.fitting.quasi_newton import QuasiNewton
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.sparse import canonicalize
-from polyad.validation import describe_entries, refuse_negative
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.cp.generalized.loss import Loss
+    from polyad.data.validation import TensorInput
     from polyad.tensor.sparse import SparseTensor
-    from polyad.validation import TensorInput
 
     Matrix = NDArray[np.float64]
 

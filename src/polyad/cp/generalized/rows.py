@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
+from polyad.core.threads import run_blocks
 from polyad.cp.generalized.cells import even_parts
 from polyad.cp.generalized.objective import ObservedProblem, ZerosProblem
 from polyad.cp.generalized.samples import (
@@ -28,7 +29,6 @@ from polyad.cp.generalized.samples import (
 from polyad.fitting.row_newton import Rules, minimize_rows
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

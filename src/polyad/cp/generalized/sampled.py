@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from polyad.core.threads import run_blocks
 from polyad.cp.generalized import kernels
 from polyad.cp.generalized.kernels import Adam, Moments, Sample, Terms
 from polyad.cp.generalized.rows import solve_rows
@@ -50,14 +51,13 @@ from polyad.cp.generalized.tangent import (
     tangent_at,
 )
 from polyad.cp.solver import FactorSolver, balance
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.generalized.objective import ZerosProblem
 
     Matrix = NDArray[np.float64]

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.core.threads import run_blocks
 from polyad.cp.generalized import kernels
 from polyad.cp.generalized.kernels import Cells, Sample
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

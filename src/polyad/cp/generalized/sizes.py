@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.cp.generalized.cells import even_parts
 from polyad.tensor.sparse import SparseTensor
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.generalized.problem import GeneralizedProblem
 
     Matrix = NDArray[np.float64]

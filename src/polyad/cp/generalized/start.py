@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.cp.generalized.losses import HuberLoss
 from polyad.cp.generalized.sizes import slice_exponents
 from polyad.tensor.products import gram_product

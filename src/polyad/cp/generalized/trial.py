@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.cp.generalized.losses import LOSSES
+from polyad.data.validation import try_function
 from polyad.exceptions import InvalidInputError
-from polyad.validation import try_function
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.generalized.loss import Loss
 
     Vector = NDArray[np.float64]

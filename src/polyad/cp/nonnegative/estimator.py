@@ -12,17 +12,17 @@ from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.nonnegative.solver import NonnegativeLeastSquares
 from polyad.cp.parameters import read_penalties
 from polyad.cp.problem import Problem, build_problem
+from polyad.data.validation import refuse_negative
 from polyad.exceptions import InvalidInputError
-from polyad.validation import refuse_negative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
+    from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import Iteration
-    from polyad.validation import Missing, TensorInput
 
 
 class NonnegativeCP(NonnegativeFamily):

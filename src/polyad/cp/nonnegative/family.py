@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from polyad import saving
 from polyad.cp.family import CPFamily
 from polyad.cp.nonnegative.rules import Descent
+from polyad.estimators import saving
 from polyad.exceptions import InvalidInputError
 from polyad.tensor.dense import DenseTensor
 
 if TYPE_CHECKING:
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.problem import Problem
 
 

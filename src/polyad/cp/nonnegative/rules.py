@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
+from polyad.core.threads import run_blocks
 from polyad.cp.nonnegative.kernels import descend_rows
 from polyad.cp.rules import UpdateRule, determined, double
 from polyad.exceptions import InvalidInputError
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.tensor.sparse import SparseTensor
 
 # Work of one call of the kernel, in multiplications: long against the cost of the call.

@@ -34,7 +34,7 @@ from polyad.cp.solver import ALSState, LeastSquaresSolver, balance
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.problem import Problem
 
 # Halvings of the search for the common slope: enough for double precision.

@@ -9,14 +9,14 @@ import numpy as np
 from scipy.special import rel_entr
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad import saving
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
+from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.poisson.problem import CountProblem, Method, build_problem
 from polyad.cp.poisson.solver import AlternatingPoissonRegression, random_start
 from polyad.cp.start import given_nonnegative_start
-from polyad.threads import thread_limit
-from polyad.validation import refuse_negative
+from polyad.data.validation import refuse_negative
+from polyad.estimators import saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.cp.problem import FitData
+    from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import Iteration
-    from polyad.validation import Missing, TensorInput
 
 # The least expectation of a held-out count, in parts of the mean of the model: a count where
 # nothing is expected costs a lot, and not everything.

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.sparse import coo_array
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
+from polyad.core.threads import run_blocks
 from polyad.cp.poisson import kernels
 from polyad.cp.poisson.records import Model, Rows, Rules, Slices
 from polyad.cp.problem import FitData
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.sparse import SparseTensor
-from polyad.threads import run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from polyad.validation import Missing
+    from polyad.data.validation import Missing
 
     Blocks = tuple[tuple[int, int], ...]
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.poisson.problem import CountProblem, Method
 
 # The KKT violation, in shares of the sum of a row, at which its inner sweeps end.

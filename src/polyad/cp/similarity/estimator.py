@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
-from polyad import saving
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.parameters import read_penalties, read_weights
@@ -19,13 +18,14 @@ from polyad.cp.rules import double, like
 from polyad.cp.similarity.reading import read_similarities
 from polyad.cp.similarity.rules import Smoothness, squared_size
 from polyad.cp.similarity.solver import SimilarityLeastSquares
+from polyad.estimators import saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from polyad.cp.solver import FactorSolver
+    from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import FitResult, Iteration
-    from polyad.validation import Missing, TensorInput
 
 
 class SimilarityCP(NonnegativeFamily):

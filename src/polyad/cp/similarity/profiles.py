@@ -8,11 +8,11 @@ import numpy as np
 from array_api_compat import array_namespace
 from scipy.sparse import coo_array, csr_array
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.cp.similarity.laplacian import Laplacian
 
 if TYPE_CHECKING:
-    from polyad.validation import TensorInput
+    from polyad.data.validation import TensorInput
 
 #: The names of the similarities that are computed from the data.
 NAMES = ("cosine", "presence")

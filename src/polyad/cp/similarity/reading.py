@@ -10,11 +10,11 @@ from scipy.sparse import csr_array
 
 from polyad.cp.similarity.laplacian import Laplacian, is_sparse
 from polyad.cp.similarity.profiles import NAMES, laplacian_of_data
+from polyad.data.label_values import as_labels, find_labels, shown
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor.label_values import as_labels, find_labels, shown
 
 if TYPE_CHECKING:
-    from polyad.validation import TensorInput
+    from polyad.data.validation import TensorInput
 
 # Asymmetry below this part of the largest similarity is rounding, and is averaged away.
 _ROUNDING = 1e-6

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.cp.nonnegative.rules import Descent
 from polyad.cp.rules import double, like
 from polyad.cp.similarity.laplacian import LARGEST_EIGENVALUE, Laplacian

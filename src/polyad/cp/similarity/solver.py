@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.cp.nonnegative.solver import NonnegativeLeastSquares
 from polyad.cp.rules import double
 from polyad.cp.similarity.rules import SmoothDescent, Smoothness

@@ -13,7 +13,7 @@ from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad import saving
+from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
@@ -26,22 +26,22 @@ from polyad.cp.stochastic.reading import (
     unobserved_slices,
 )
 from polyad.cp.stochastic.solver import BatchedData, Settings, StochasticALS
+from polyad.data.batches import Batch, MemorySource, SampleSource, matching, open_source
+from polyad.data.label_values import joined_labels
+from polyad.estimators import saving
 from polyad.exceptions import InvalidInputError, Status
 from polyad.fitting import FitOptions, FitResult, History
 from polyad.fitting.clock import Clock
 from polyad.fitting.driver import FitError, deliver
 from polyad.fitting.identity import digest_of
-from polyad.sources import Batch, MemorySource, SampleSource, matching, open_source
 from polyad.tensor.kruskal import KruskalTensor
-from polyad.tensor.label_values import joined_labels
-from polyad.threads import thread_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from polyad.cp.problem import FitData
+    from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import Iteration
-    from polyad.validation import Missing, TensorInput
 
 
 # Components of this part of the size of a batch are none.

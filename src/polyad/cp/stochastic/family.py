@@ -9,21 +9,21 @@ import numpy as np
 from array_api_compat import array_namespace
 from sklearn.utils.validation import check_is_fitted
 
+from polyad.core.threads import thread_limit
 from polyad.cp.family import CPFamily
 from polyad.cp.problem import build_problem
 from polyad.cp.rules import LeastSquares
 from polyad.cp.stochastic.reading import joined_batch_labels
+from polyad.data.batches import open_source
+from polyad.data.readers import sample_access
 from polyad.exceptions import NumericalError
-from polyad.foreign import sample_access
-from polyad.sources import open_source
-from polyad.threads import thread_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.problem import Problem
-    from polyad.validation import TensorInput
+    from polyad.data.validation import TensorInput
 
 
 class BatchedCP(CPFamily):

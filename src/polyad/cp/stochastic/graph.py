@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse
 from array_api_compat import array_namespace, device
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.cp.rules import LeastSquares, determined, double, epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.tensor.sparse import SparseTensor
 
 # What two entries of a similarity matrix may differ by, as a part of its largest entry.

@@ -13,9 +13,9 @@ from polyad.exceptions import NumericalError
 from polyad.tensor.kruskal import KruskalTensor, column_norms
 
 if TYPE_CHECKING:
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.stochastic.solver import StochasticALS
-    from polyad.sources import Batch
+    from polyad.data.batches import Batch
 
 
 @dataclass(frozen=True)

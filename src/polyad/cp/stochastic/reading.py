@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from array_api_compat import array_namespace
 
+from polyad.data.label_values import joined_text
 from polyad.exceptions import InvalidInputError
-from polyad.tensor.label_values import joined_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy as np
 
-    from polyad.validation import TensorInput
+    from polyad.data.validation import TensorInput
 
 
 def check_single_pass(max_iter: int, n_init: int, checkpoint: Any) -> None:

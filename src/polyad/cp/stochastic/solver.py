@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.cp.problem import FitData, ObservedDense, ObservedSparse, Problem, build_problem
 from polyad.cp.rules import LeastSquares, double
 from polyad.cp.solver import FactorSolver, balance
@@ -50,11 +50,11 @@ from polyad.tensor.kruskal import column_norms
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.cp.stochastic.graph import SampleGraph
-    from polyad.sources import Batch, SampleSource
+    from polyad.data.batches import Batch, SampleSource
+    from polyad.data.validation import Missing
     from polyad.tensor.sparse import SparseTensor
-    from polyad.validation import Missing
 
 
 class BatchedData(FitData):

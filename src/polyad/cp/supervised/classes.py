@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.cp.supervised.classifier import Labels
+from polyad.data.label_values import as_text, find_labels, shown
 from polyad.exceptions import InvalidInputError
-from polyad.tensor.label_values import as_text, find_labels, shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

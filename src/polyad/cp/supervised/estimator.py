@@ -12,8 +12,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from polyad import saving
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.parameters import read_weights
@@ -21,14 +20,15 @@ from polyad.cp.problem import Problem, build_problem
 from polyad.cp.supervised.classes import in_order_of, read_labels, split_unlabelled
 from polyad.cp.supervised.classifier import fit_logistic, scores, softmax
 from polyad.cp.supervised.solver import SupervisedLeastSquares
+from polyad.estimators import saving
 from polyad.exceptions import InvalidInputError, ModelFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from polyad.cp.solver import FactorSolver
+    from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import FitResult, Iteration
-    from polyad.validation import Missing, TensorInput
 
 # Features whose spread is this part of their size are constant but for rounding.
 _FLAT = 1e-12

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.cp.nonnegative.rules import Descent
 from polyad.cp.rules import double, like
 from polyad.cp.supervised.classifier import losses, scores, softmax, surplus

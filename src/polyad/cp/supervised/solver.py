@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
 from polyad.cp.rules import double
 from polyad.cp.solver import FactorSolver
 from polyad.cp.supervised.classifier import fit_logistic, losses, scores

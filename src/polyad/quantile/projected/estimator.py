@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad import saving
+from polyad.core.threads import thread_limit
+from polyad.estimators import saving
 from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.quantile.deflation import (
     ProjectedObjective,
@@ -24,14 +25,13 @@ from polyad.quantile.projectors import NMFProjector, Projector, SVDProjector
 from polyad.quantile.scores import linear_scores, nonnegative_scores
 from polyad.quantile.solver import AdamSolver, LowMemorySolver, QuantileSolver
 from polyad.quantile.start import empirical_gaps
-from polyad.threads import thread_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
     from polyad.fitting import Iteration
     from polyad.quantile.features import FeatureTable
 

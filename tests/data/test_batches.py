@@ -10,9 +10,9 @@ import zarr
 from scipy.sparse import coo_array, csr_array
 
 from polyad import LabelledTensor
+from polyad.data.batches import BlockSource, MemorySource, StreamSource, open_source
+from polyad.data.readers import sample_access
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.foreign import sample_access
-from polyad.sources import BlockSource, MemorySource, StreamSource, open_source
 
 X = np.random.default_rng(0).random((50, 4, 3))
 

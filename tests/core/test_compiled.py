@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from polyad.compiled import _SharedCacheFile, kernel
+from polyad.core.compiled import _SharedCacheFile, kernel
 
 
 class SlowCacheFile(_SharedCacheFile):

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor.entries import as_entries, move_entries, pick_entries
-from polyad.tensor.label_values import (
+from polyad.data.entries import as_entries, move_entries, pick_entries
+from polyad.data.label_values import (
     Unknown,
     as_labels,
     as_mode_names,
@@ -27,8 +26,9 @@ from polyad.tensor.label_values import (
     positions_of,
     shown,
 )
-from polyad.tensor.long_table import Duplicates, read_long_table, write_long_table
-from polyad.tensor.xarray_bridge import read_xarray, write_xarray
+from polyad.data.long_table import Duplicates, read_long_table, write_long_table
+from polyad.data.xarray_bridge import read_xarray, write_xarray
+from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,8 +26,8 @@ from polyad import (
     PoissonCP,
     WassersteinCP,
 )
+from polyad.data.validation import as_tensor_input
 from polyad.exceptions import InvalidInputError, InvalidTypeError, PolyadError
-from polyad.validation import as_tensor_input
 
 CUBE = np.arange(1.0, 25.0).reshape(2, 3, 4)
 TABLE = np.arange(1.0, 7.0).reshape(2, 3)
@@ -324,7 +324,7 @@ def test_what_is_no_tensor(X, says):
 
 def test_a_dask_array_is_told_to_be_computed(monkeypatch):
     """Dask is not among the packages of the tests: something that looks like it must do."""
-    monkeypatch.setattr("polyad.foreign.is_dask_array", lambda X: isinstance(X, Shaped))
+    monkeypatch.setattr("polyad.data.readers.is_dask_array", lambda X: isinstance(X, Shaped))
     with pytest.raises(InvalidTypeError, match=r"X\.compute\(\)"):
         as_tensor_input(Shaped())
 

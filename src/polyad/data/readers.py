@@ -1,7 +1,7 @@
 """What a user gave, taken apart: the readers of all the types that hold a tensor.
 
 Whatever it is (NumPy, torch, SciPy sparse, pydata/sparse, pyttb, xarray, pandas, polars, anndata,
-:class:`LabelledTensor`) becomes a :class:`TensorInput`, whose numbers :mod:`polyad.validation`
+:class:`LabelledTensor`) becomes a :class:`TensorInput`, whose numbers :mod:`polyad.data.validation`
 checks. Foreign packages are recognised by the name of their module and are never imported here.
 """
 
@@ -17,9 +17,9 @@ import scipy.sparse
 from array_api_compat import array_namespace, is_array_api_obj, is_dask_array, is_torch_array
 from scipy.sparse import coo_array
 
+from polyad.data.label_values import as_labels, as_text
+from polyad.data.labels import LabelledTensor
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor.label_values import as_labels, as_text
-from polyad.tensor.labels import LabelledTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,6 @@
 """How the library compiles its kernels: Numba, cached, without the interpreter lock.
 
-No kernel starts threads: each works on a block that :func:`polyad.threads.run_blocks` hands it.
+No kernel starts threads: each works on a block that ``polyad.core.threads.run_blocks`` hands it.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
 from scipy.sparse import coo_array
 
-from polyad.arrays import Array, to_numpy
+from polyad.core.arrays import Array, to_numpy
+from polyad.data.readers import sample_access
+from polyad.data.validation import TensorInput, as_tensor_input
 from polyad.exceptions import InvalidInputError, InvalidTypeError, PolyadError
-from polyad.foreign import sample_access
 from polyad.tensor.sparse import SparseTensor
-from polyad.validation import TensorInput, as_tensor_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -105,7 +105,7 @@ def open_source(
     Parameters
     ----------
     X : tensor-like, array on disk, or batches
-        See :func:`polyad.foreign.sample_access`.
+        See :func:`polyad.data.readers.sample_access`.
     batch_size : int
         The most samples of a batch, where the source does not bring its own batches.
     allow_nan : bool

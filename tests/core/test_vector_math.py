@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyad.fastmath import exp_into, fast_exp, fast_log, log_into, power_into
+from polyad.core.vector_math import exp_into, fast_exp, fast_log, log_into, power_into
 
 TYPES = [np.float64, np.float32]
 

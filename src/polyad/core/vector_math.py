@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from polyad.compiled import INLINED, ordered_kernel
+from polyad.core.compiled import INLINED, ordered_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from polyad import threads
-from polyad.exceptions import InvalidInputError
-from polyad.threads import (
+from polyad.core import threads
+from polyad.core.threads import (
     available_threads,
     current_threads,
     resolve_n_jobs,
     run_blocks,
     thread_limit,
 )
+from polyad.exceptions import InvalidInputError
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 5])
@@ -247,7 +247,7 @@ def test_joblib_workers_share_the_processors():
     """The processes of a GridSearchCV get their part each, by OMP_NUM_THREADS."""
     code = """
 import joblib, os
-from polyad.threads import available_threads
+from polyad.core.threads import available_threads
 def main():
     found = joblib.Parallel(n_jobs=2)(joblib.delayed(available_threads)() for _ in range(2))
     print(all(n <= max(1, joblib.cpu_count() // 2) for n in found))
@@ -300,6 +300,6 @@ def test_a_forked_child_makes_threads_of_its_own():
 
 def test_importing_needs_no_fork():
     """There is none on Windows."""
-    code = "import os; del os.register_at_fork; import polyad.threads; print('fine')"
+    code = "import os; del os.register_at_fork; import polyad.core.threads; print('fine')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "fine", done.stderr

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor.entries import summed_coo
-from polyad.tensor.label_values import (
+from polyad.data.entries import summed_coo
+from polyad.data.label_values import (
     Unknown,
     as_labels,
     as_mode_names,
@@ -21,6 +20,7 @@ from polyad.tensor.label_values import (
     find_labels,
     handle_unknown,
 )
+from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from scipy.sparse import coo_array
 
-    from polyad.tensor.entries import Entries
+    from polyad.data.entries import Entries
 
 Duplicates = Literal["sum", "count", "error"]
 
@@ -55,7 +55,7 @@ def read_long_table(
 ) -> tuple[coo_array[Any, Any], list[NDArray[Any]]]:
     """Return the sparse tensor of a long table and the labels of each mode.
 
-    The parameters are those of :meth:`polyad.tensor.labels.LabelledTensor.from_frame`.
+    The parameters are those of :meth:`polyad.data.labels.LabelledTensor.from_frame`.
     """
     modes = as_mode_names(modes)
     _check_request(modes, value, duplicates, labels, unknown)

@@ -11,13 +11,13 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyad.data.entries import summed_coo
+from polyad.data.labels import LabelledTensor
 from polyad.exceptions import (
     InvalidInputError,
     InvalidTypeError,
     UnknownLabelWarning,
 )
-from polyad.tensor.entries import summed_coo
-from polyad.tensor.labels import LabelledTensor
 from tests.tensor.examples import MODES, to_sparse
 
 

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from polyad.core.files import held, replacing
 from polyad.exceptions import InvalidTypeError
-from polyad.files import held, replacing
 
 
 def mode_of(path):
@@ -162,7 +162,7 @@ def test_a_link_stays_a_link_and_its_target_is_replaced(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from polyad.files import held, replacing
+from polyad.core.files import held, replacing
 with replacing(sys.argv[1]) as stream:
     stream.write(b"half")
     stream.flush()
@@ -215,7 +215,7 @@ def test_a_file_is_held_by_one(tmp_path):
 
 HOLDER = """
 import sys, time
-from polyad.files import held
+from polyad.core.files import held
 with held(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)

@@ -15,8 +15,11 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from polyad import saving
-from polyad.arrays import Array, is_finite, to_numpy
+from polyad.core.arrays import Array, is_finite, to_numpy
+from polyad.data.label_values import find_labels, shown
+from polyad.data.labels import LabelledTensor
+from polyad.data.validation import TensorInput, as_tensor_input
+from polyad.estimators import saving
 from polyad.exceptions import (
     DataWarning,
     InvalidInputError,
@@ -28,10 +31,7 @@ from polyad.exceptions import (
 from polyad.fitting.archive import write_archive
 from polyad.fitting.driver import FitError, FitResult
 from polyad.tensor.kruskal import KruskalTensor
-from polyad.tensor.label_values import find_labels, shown
-from polyad.tensor.labels import LabelledTensor
 from polyad.tensor.products import kruskal_to_dense
-from polyad.validation import TensorInput, as_tensor_input
 
 if TYPE_CHECKING:
     import os
@@ -55,7 +55,7 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     #: Parameters that a saved model leaves out, because they are code or places of one machine.
     _unsaved_parameters: ClassVar[tuple[str, ...]] = ("callbacks", "checkpoint")
 
-    #: What a fit learns, with the rules that a model file must follow; see :mod:`polyad.saving`.
+    #: What a fit learns, with the rules that a model file must follow; see ``saving``.
     _learned: ClassVar[dict[str, saving.Rule]] = {
         "factors_": saving.per_mode(saving.array("n", "R")),
         "weights_": saving.array("R", low=0.0),

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from polyad.arrays import to_numpy
+from polyad.core.arrays import to_numpy
 from polyad.exceptions import ModelFileError, Status
 from polyad.fitting.history import History
 

@@ -1,7 +1,7 @@
 """Tensor-like input to one canonical form, checked.
 
-What :mod:`polyad.foreign` takes apart becomes a floating-point array or an n-D ``coo_array``, with
-mode names and labels where there are any, of numbers that a fit can work with.
+What :mod:`polyad.data.readers` takes apart becomes a floating-point array or an n-D ``coo_array``,
+with mode names and labels where there are any, of numbers that a fit can work with.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 from scipy.sparse import coo_array
 
+from polyad.data.readers import ACCEPTED, TensorInput, unpack
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.foreign import ACCEPTED, TensorInput, unpack
 from polyad.tensor.sparse import canonicalize
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.arrays import Array
+    from polyad.core.arrays import Array
 
 __all__ = [
     "Missing",
@@ -53,7 +53,7 @@ def as_tensor_input(
     Parameters
     ----------
     X : tensor-like
-        See :data:`polyad.foreign.ACCEPTED`.
+        See :data:`polyad.data.readers.ACCEPTED`.
     allow_nan : bool
         Whether NaN in dense data is accepted, as a missing entry.
     mask : array of bool, optional

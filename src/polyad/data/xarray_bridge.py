@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.tensor.entries import Entries
+    from polyad.data.entries import Entries
 
 
 def read_xarray(array: Any) -> tuple[Entries, tuple[str, ...], list[NDArray[Any] | None]]:

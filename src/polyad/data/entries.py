@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import coo_array, issparse
 
+from polyad.data.label_values import find_labels
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor.label_values import find_labels
 from polyad.tensor.sparse import canonicalize
 
 if TYPE_CHECKING:

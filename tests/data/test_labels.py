@@ -15,15 +15,15 @@ import sparse
 import xarray as xr
 
 from polyad.cp.supervised.classes import split_unlabelled
+from polyad.data.label_values import joined_labels
+from polyad.data.labels import LabelledTensor
+from polyad.data.validation import as_tensor_input
 from polyad.exceptions import (
     InvalidInputError,
     InvalidTypeError,
     MissingPackageError,
     UnknownLabelWarning,
 )
-from polyad.tensor.label_values import joined_labels
-from polyad.tensor.labels import LabelledTensor
-from polyad.validation import as_tensor_input
 from tests.tensor.examples import MODES, to_sparse
 
 
@@ -226,7 +226,7 @@ def test_pickle(cube):
 
 
 def test_pandas_is_not_imported_by_the_module():
-    code = "import sys, polyad.tensor.labels; assert 'pandas' not in sys.modules"
+    code = "import sys, polyad.data.labels; assert 'pandas' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

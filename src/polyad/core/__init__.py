@@ -1,0 +1,1 @@
+"""The ground: used by all, using nothing of ours but the exceptions."""

@@ -1,0 +1,1 @@
+"""The scikit-learn skeleton that every estimator stands on."""
