@@ -24,7 +24,7 @@ from polyad.exceptions import (
     MissingPackageError,
     UnknownLabelWarning,
 )
-from tests.tensor.examples import MODES, to_sparse
+from tests.data.examples import MODES, to_sparse
 
 
 def both(tensor):

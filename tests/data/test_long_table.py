@@ -18,7 +18,7 @@ from polyad.exceptions import (
     InvalidTypeError,
     UnknownLabelWarning,
 )
-from tests.tensor.examples import MODES, to_sparse
+from tests.data.examples import MODES, to_sparse
 
 
 def assert_same(a, b):

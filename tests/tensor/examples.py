@@ -1,19 +1,10 @@
-"""What tests of tensors share: random problems, a twin of the MTTKRP, labelled data."""
+"""What tests of tensors share: random problems, a twin of the MTTKRP."""
 
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
-from polyad.data.labels import LabelledTensor
-
-MODES = ["patient", "diagnosis", "drug"]
 LETTERS = "abcdef"
-
-
-def to_sparse(tensor: LabelledTensor) -> LabelledTensor:
-    data = sp.coo_array(tensor.data)
-    return LabelledTensor(data, modes=tensor.modes, labels=tensor.labels)
 
 
 def random_problem(shape: tuple[int, ...], rank: int, dtype: str = "float64") -> tuple[Any, Any]:
