@@ -23,7 +23,7 @@ help:
 	@echo "make demo   fit a model to scikit-learn's digits and write demo/report.html"
 	@echo "make test   lint, type-check and run every test"
 	@echo "make fuzz   attack with random cases for MINUTES=30 (FUZZ_ARGS='--seed 1 --only inputs')"
-	@echo "make bench  print speed ratios against peer packages (installs them in $(BENCH_VENV))"
+	@echo "make bench  write speed ratios against peer packages, in half an hour (FULL=1: all, in hours)"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make clean  remove environments, caches and everything that was generated"
 
@@ -61,7 +61,7 @@ $(BENCH_VENV)/.installed: $(STAMP_INPUTS)
 	@touch $@
 
 bench: $(BENCH_VENV)/.installed
-	@$(BENCH_VENV)/bin/python -m benchmarks $(BENCH_ARGS)
+	@$(BENCH_VENV)/bin/python -m benchmarks $(if $(FULL),--full) $(BENCH_ARGS)
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html

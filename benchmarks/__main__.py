@@ -1,77 +1,42 @@
 """``make bench``: the table of ratios, and the time to start.
 
-Arguments: words that a case must contain to be run, for example ``sparse`` or ``dense``.
+Arguments: words that a case must contain to be run, for example ``sparse`` or ``dense``. The run
+ends within half an hour, whatever others do on the machine. ``--full`` (``make bench FULL=1``)
+adds what takes peers long, and takes as long as it takes.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
-import statistics
 import subprocess
 import sys
-import time
+from functools import partial
+from typing import TYPE_CHECKING
 
-from benchmarks import race
-from benchmarks.cases import CASES
-from benchmarks.worker import is_slow
+from benchmarks import race, table
+from benchmarks.cases import CASES, is_long
+from benchmarks.quiet import timed
+from benchmarks.rounds import (
+    PATIENCE,
+    REPEATS,
+    ROUNDS,
+    Case,
+    Found,
+    Measurement,
+    OutOfTimeError,
+    Watch,
+    against_polyad,
+    measure,
+)
+from benchmarks.worker import ONCE, is_slow
 
-# Each library is measured in every round, so that a slow hour of the machine hits all of them.
-ROUNDS = 3
-REPEATS = 3
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
-
-def threads_of(library: str) -> dict[str, str]:
-    """Return the settings with which a library is fastest: two threads, unless it says one."""
-    if not library.startswith("pygenten"):
-        return {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
-    number = "1" if "1 thread" in library else "2"
-    # Kokkos wants its threads bound to processors; bound threads would slow down all others.
-    return {"OMP_NUM_THREADS": number, "OMP_PROC_BIND": "spread", "OMP_PLACES": "threads"}
-
-
-def measure(case: str, library: str) -> dict[str, float] | None:
-    """Return the median seconds of an iteration, the share of disturbed ones, and the error."""
-    command = [sys.executable, "-m", "benchmarks.worker", case, library, str(REPEATS)]
-    environment = {**os.environ, **threads_of(library)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    for line in done.stdout.splitlines():
-        if line.startswith("result "):
-            result: dict[str, float] = json.loads(line.removeprefix("result "))
-            return result
-    print(f"  {library}: failed: {done.stderr.strip().splitlines()[-1:]}")
-    return None
-
-
-def compare(case: str) -> None:
-    print(f"\n{case}: as a multiple of polyad's, time of one iteration")
-    libraries = list(CASES[case][3])
-    seconds: dict[str, list[float]] = {library: [] for library in libraries}
-    disturbed: dict[str, float] = dict.fromkeys(libraries, 0.0)
-    errors: dict[str, float] = {}
-    for _ in range(ROUNDS):
-        for library in libraries:
-            if is_slow(case, library) and seconds[library]:
-                continue
-            result = measure(case, library)
-            if result is not None:
-                seconds[library].append(result["seconds"])
-                disturbed[library] = max(disturbed[library], result["disturbed"])
-                errors[library] = result["error"]
-    own = statistics.median(seconds["polyad"])
-    for library in libraries:
-        if not seconds[library]:
-            continue
-        value = statistics.median(seconds[library])
-        spread = f"{min(seconds[library]) / own:.2f} to {max(seconds[library]) / own:.2f}"
-        note = "  (others used the machine)" if disturbed[library] > 0.5 else ""
-        error = errors.get(library)
-        fit = f"   squared error {error / errors['polyad']:.4f}" if error else ""
-        if case.startswith(("transport", "soft")):
-            fit = f"   relative error {error:.1e}" if error is not None else ""
-        print(f"  {library:<32}{value / own:8.2f}x   rounds {spread}{fit}{note}")
-    print(f"  polyad itself: {1000 * own:.1f} ms")
-
+# Seconds of a run and of each process in it.
+SHORT = (27 * 60.0, 150.0)
+FULL = (24 * 3600.0, 2 * 3600.0)
 
 FIRST_FIT = """
 import numpy as np, scipy.sparse as sp
@@ -83,42 +48,103 @@ coords = tuple(generator.integers(0, 20, size=(3, 500)))
 sparse = sp.coo_array((np.ones(500), coords), shape=(20, 20, 20))
 CP(3, random_state=0, max_iter=5, tol=1).fit(sparse)
 """
+STARTS = {
+    "import polyad (limit 0.5 s)": "import polyad",
+    "import, first dense and sparse fit (limit 3 s)": FIRST_FIT,
+    "import sklearn.decomposition": "import sklearn.decomposition",
+}
 
 
-def fresh_process(code: str, repeats: int = 7) -> float:
-    """Return the median seconds of a fresh Python that runs some code."""
-    values = []
-    for _ in range(repeats + 1):
-        started = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], check=True)
-        values.append(time.perf_counter() - started)
+def fresh_process(code: str, watch: Watch) -> tuple[float, bool]:
+    """Return the median seconds of a fresh Python that runs some code, and whether it was quiet."""
+
+    def run() -> None:
+        command = [sys.executable, "-c", code]
+        try:
+            subprocess.run(command, check=True, timeout=watch.left())
+        except subprocess.TimeoutExpired:
+            raise OutOfTimeError from None
+
     # The first run fills the caches of files and of compiled kernels.
-    return statistics.median(values[1:])
+    run()
+    return sorted(timed(run, PATIENCE) for _ in range(REPEATS))[REPEATS // 2]
 
 
-def startup() -> None:
-    bare = fresh_process("pass")
-    print("\ntime to start, in a fresh process with warm caches, less the bare interpreter")
-    rows = [
-        ("import polyad", "import polyad", "   (limit 0.5)"),
-        ("import, first dense and sparse fit", FIRST_FIT, "   (limit 3)"),
-        ("import sklearn.decomposition", "import sklearn.decomposition", ""),
+def startup(titles: Collection[str], watch: Watch) -> dict[str, Measurement]:
+    """Measure the time to start, less that of the bare interpreter."""
+    bare, _ = fresh_process("pass", watch)
+    found = {}
+    for title in titles:
+        seconds, is_quiet = fresh_process(STARTS[title], watch)
+        found[title] = Measurement(seconds - bare, is_quiet=is_quiet)
+    return found
+
+
+def rounds_of(title: str, library: str) -> int:
+    """Return the number of rounds that a library needs; one where peers take many times longer."""
+    return 1 if title.startswith(ONCE) or is_slow(title, library) else ROUNDS
+
+
+def all_cases() -> list[Case]:
+    """Return everything that is measured, also what takes long."""
+    start = "time to start, in a fresh process with warm caches"
+    return [
+        Case(start, dict.fromkeys(STARTS, 1), startup),
+        *(
+            Case(
+                title,
+                {name: rounds_of(title, name) for name in libraries},
+                partial(against_polyad, title),
+            )
+            for title, (_, _, _, libraries) in CASES.items()
+        ),
+        *(
+            Case(f"race: {title}", dict.fromkeys(race.STAGES, ROUNDS), partial(race.reached, title))
+            for title in race.RACES
+        ),
     ]
-    for title, code, note in rows:
-        print(f"  {title:<36}{fresh_process(code) - bare:6.2f} s{note}")
 
 
-def main(words: list[str]) -> None:
-    print(f"{os.cpu_count()} cores; medians of {ROUNDS} rounds of {REPEATS} measurements")
-    if not words or "startup" in words:
-        startup()
-    for case in CASES:
-        if all(word in case for word in words):
-            compare(case)
-    for case in race.RACES:
-        if all(word in case for word in words):
-            race.compare(case)
+def short(case: Case) -> Case | None:
+    """Return a case without what takes long; none if there is nothing to compare."""
+    libraries = {
+        name: rounds for name, rounds in case.libraries.items() if not is_long(case.title, name)
+    }
+    return Case(case.title, libraries, case.measure) if set(libraries) - {"polyad"} else None
+
+
+def tell(case: Case, measured: dict[str, Measurement]) -> None:
+    print(f"\n{case.title}")
+    for library, known in measured.items():
+        ratio = "" if known.ratio is None else f"{known.ratio:8.2f}x"
+        seconds = "" if known.seconds is None else f"{known.seconds:10.4f} s"
+        remark = known.failure or ("" if known.is_quiet else "(others used the machine)")
+        print(f"  {library:<48}{ratio:>9}{seconds:>12}  {remark}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("words", nargs="*", help="words that a case must contain")
+    parser.add_argument("--full", action="store_true", help="measure what takes peers long, too")
+    options = parser.parse_args()
+    everything = all_cases()
+    cases = everything if options.full else [case for case in map(short, everything) if case]
+    chosen = [case for case in cases if all(word in case.title for word in options.words)]
+    print(f"{len(chosen)} cases, {os.cpu_count()} cores, {ROUNDS} rounds of {REPEATS} measurements")
+    version = table.version()
+
+    def keep(case: Case, measured: dict[str, Measurement], found: Found) -> None:
+        tell(case, measured)
+        table.write(everything, found, version)
+
+    try:
+        measure(chosen, Watch(*(FULL if options.full else SHORT)), keep)
+    except OutOfTimeError:
+        print("\nthe time is over: what is missing was not measured, or in fewer rounds")
+    except KeyboardInterrupt:
+        print("\nstopped: what was measured is kept")
+    print(f"the table is in {table.PAGE}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -355,3 +355,19 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
         },
     ),
 }
+
+#: What takes minutes, by the beginning of the case and of the library.
+LONG = (
+    ("soft: normalize, 2000 rows", "OTT"),
+    ("soft: normalize and gradient, 2000 rows", "OTT"),
+    ("soft: soft_rank and gradient", "OTT"),
+    ("soft: soft_sort and gradient", "OTT"),
+    ("SWIFT 1000x100x100", "published"),
+    ("SWIFT 240x100x100", "direct"),
+    ("race: GCP of binary data", "pygenten"),
+)
+
+
+def is_long(case: str, library: str) -> bool:
+    """Tell whether a library takes minutes for a case."""
+    return any(case.startswith(known) and library.startswith(name) for known, name in LONG)

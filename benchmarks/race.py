@@ -1,9 +1,9 @@
 """Which loss is reached when: libraries that minimise the same loss by different iterations.
 
 Each library gets the same data and start, and fits it with growing effort. The loss of what it
-returns is then computed exactly, by the same function for all. ``python -m benchmarks.race``
-prints, for each case, when polyad was at the loss that another library had after a time, as a part
-of that time. ``python -m benchmarks.race case library`` runs one and prints JSON.
+returns is then computed exactly, by the same function for all. ``make bench`` prints, for each
+case, when polyad was at the loss that another library had after a time, as a part of that time.
+``python -m benchmarks.race case library`` runs one and prints JSON.
 
 Everything runs on one thread and the time is that of the processor, so that a machine that others
 use too gives the same answer.
@@ -14,20 +14,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import statistics
-import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from benchmarks.rounds import Measurement, Watch
+
 SHAPE = (1000, 800, 600)
 RANK = 10
-ROUNDS = 3
+EPOCHS = (1, 2, 4, 8)
 
 Curve = Iterator[tuple[float, Any]]
 
@@ -134,7 +134,8 @@ def pygenten_curve(data: Any, loss: str, **parameters: Any) -> Curve:
         pyttb.sptensor(subscripts, data.data[:, None], shape=data.shape)
     )
     init = pyttb.ktensor([np.asfortranarray(f) for f in start_of(data)], np.ones(RANK))
-    for n_epochs in (1, 1, 2, 4, 8):
+    # The first fit warms up.
+    for n_epochs in (EPOCHS[0], *EPOCHS):
         started = time.process_time()
         model = pygenten.gcp_sgd(
             tensor,
@@ -199,6 +200,10 @@ RACES: dict[str, tuple[bool, dict[str, Callable[[Any], Curve]]]] = {
 }
 
 
+#: What the table says of the other library.
+STAGES = tuple(f"pygenten, {n} epoch{'s' * (n > 1)}" for n in EPOCHS)
+
+
 def run_one(case: str, library: str) -> None:
     binary, libraries = RACES[case]
     data = planted_data(binary=binary)
@@ -210,52 +215,20 @@ def run_one(case: str, library: str) -> None:
     print("\nresult " + json.dumps(points), flush=True)
 
 
-def measure(case: str, library: str) -> list[list[float]]:
-    command = [sys.executable, "-m", "benchmarks.race", case, library]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    for line in done.stdout.splitlines():
-        if line.startswith("result "):
-            points: list[list[float]] = json.loads(line.removeprefix("result "))
-            return points
-    raise RuntimeError(done.stderr)
-
-
-def compare(case: str) -> None:
-    print(f"\n{case}: when polyad is at the loss of another library, as a part of its time")
-    libraries = list(RACES[case][1])
-    others = [library for library in libraries if library != "polyad"]
-    parts: dict[tuple[str, int], list[float]] = {}
-    losses: dict[tuple[str, int], tuple[float, float, float]] = {}
-    for _ in range(ROUNDS):
-        curves = {library: measure(case, library) for library in libraries}
-        own = curves["polyad"]
-        for library in others:
-            # The first of the two shortest fits warms up.
-            for k, (seconds, loss) in enumerate(curves[library][1:]):
-                reached = [s for s, value in own if value <= loss]
-                parts.setdefault((library, k), []).append(
-                    reached[0] / seconds if reached else float("inf")
-                )
-                before = [value for s, value in own if s <= seconds]
-                losses[library, k] = (seconds, loss, min(before, default=float("nan")))
-    for (library, k), values in parts.items():
-        seconds, loss, own_loss = losses[library, k]
-        print(
-            f"  {library:<32}loss {loss:.5g} after {seconds:5.2f} s: polyad there after "
-            f"{statistics.median(values):.3f} of that, and at {own_loss:.5g} when it is over"
-        )
-
-
-def main(words: list[str]) -> None:
-    if len(words) == 2 and words[0] in RACES:
-        run_one(*words)
-        return
-    print(f"{os.cpu_count()} cores; medians of {ROUNDS} rounds")
-    for case in RACES:
-        if all(word in case for word in words):
-            compare(case)
+def reached(title: str, _pending: Collection[str], watch: Watch) -> dict[str, Measurement]:
+    """Measure the part of the other's time after which polyad is at its loss."""
+    curves, threads = {}, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    for library in RACES[title][1]:
+        curves[library], failure = watch.result("race", title, library, **threads)
+        if failure:
+            return dict.fromkeys(STAGES, Measurement(failure=f"{library} {failure}"))
+    found = {}
+    for stage, (seconds, loss) in zip(STAGES, curves["pygenten"][1:], strict=True):
+        own = [when for when, value in curves["polyad"] if value <= loss]
+        # An infinite part says that polyad was never there.
+        found[stage] = Measurement(seconds, own[0] / seconds if own else float("inf"))
+    return found
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_one(sys.argv[1], sys.argv[2])

@@ -18,6 +18,9 @@ from benchmarks.swift import SwiftProblem
 from benchmarks.transport import SHARE, TransportProblem
 from polyad.tensor.kruskal import as_kruskal
 
+# Cases with iterations that do nothing once.
+ONCE = ("transport", "SWIFT", "soft", "quantile")
+
 
 def squared_error(data: Any, model: Any) -> float | None:
     """Return the squared error of a model, if the library returned one."""
@@ -28,39 +31,48 @@ def squared_error(data: Any, model: Any) -> float | None:
     return square - 2 * tensor.inner(data) + tensor.inner(tensor)
 
 
-def is_slow(case: str, library: str) -> int:
-    """Return a smaller number of iterations where each takes seconds: they are as precise."""
-    if library == "pyttb" and case.startswith("sparse"):
-        return 2
-    slow = ("transport", "SWIFT", "soft", "quantile")
-    return 1 if case.startswith(slow) and "polyad" not in library else 0
+def is_slow(case: str, library: str) -> bool:
+    """Tell whether an iteration takes seconds, and one measurement of one is as precise."""
+    if library == "pyttb":
+        return case.startswith("sparse")
+    return case.startswith(ONCE) and "polyad" not in library
 
 
-def main(case: str, library: str, repeats: int) -> None:
+def main(case: str, library: str, repeats: int, patience: float) -> None:
     make_data, rank, n_iter, libraries = CASES[case]
     data = make_data()
-    run = libraries[library](data, rank)
-    few = is_slow(case, library)
+    iterate = libraries[library](data, rank)
+    result, error = None, None
+
+    def run(number: int) -> None:
+        nonlocal result
+        result = iterate(number)
+
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-        if few and isinstance(data, SwiftProblem):
-            # NumPy has nothing to do once, and an iteration takes up to minutes.
-            seconds, is_quiet = timed(lambda: run(1))
-            disturbed = float(not is_quiet)
+        if not is_slow(case, library):
+            seconds, disturbed = per_iteration(run, n_iter, repeats, patience)
+        elif library == "pyttb":
+            seconds, disturbed = per_iteration(run, 1, 1, patience)
+            # The others have made more iterations.
+            result = None
         else:
-            seconds, disturbed = per_iteration(run, few or n_iter, 1 if few else repeats)
-        error = None
+            # These do nothing once, but most of them compile.
+            if not isinstance(data, SwiftProblem):
+                run(1)
+            seconds, is_quiet = timed(lambda: run(1), patience)
+            disturbed = float(not is_quiet)
         if isinstance(data, TransportProblem):
-            error = data.error_of(run(1))
+            error = data.error_of(result)
             seconds *= len(data.rows) / SHARE.get(library, len(data.rows))
         elif isinstance(data, SoftProblem):
-            error = data.error_of(run(1))
+            error = data.error_of(result)
             seconds *= data.share(library)
         elif isinstance(data, QuantileProblem):
             seconds *= data.share(library)
         elif not isinstance(data, SwiftProblem):
-            error = squared_error(data, run(2 * n_iter))
+            error = squared_error(data, result)
     print("result " + json.dumps({"seconds": seconds, "disturbed": disturbed, "error": error}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
