@@ -146,6 +146,9 @@ def _measure(title: str, library: str, watch: Watch) -> Measurement:
     )
     if result is None:
         return Measurement(failure=failure)
+    if result["seconds"] <= 0:
+        # A difference of times, which others disturbed differently.
+        return Measurement(failure="others used the machine too much")
     return Measurement(result["seconds"], None, result["error"], result["disturbed"] <= 0.5)
 
 
