@@ -95,10 +95,47 @@ def function():
 @pytest.mark.parametrize("module", MODULES)
 def test_only_the_surface_knows_scikit_learn(module):
     has_surface = part_of(module) in SKELETON or module.endswith((".estimator", ".family"))
+    has_surface = has_surface or module == COMPATIBLE
     if has_surface or part_of(module) in TOP:
         return
     packages = {target.partition(".")[0] for target in imports(module, MODULES[module])}
     assert "sklearn" not in packages
+
+
+COMPATIBLE = "polyad.core.sklearn_compat"
+
+
+def private_names(tree):
+    """Return what a tree takes of scikit-learn and joblib that they do not promise to keep."""
+    for node in ast.walk(tree):
+        found = []
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            found = [dotted(node)]
+        for name in found:
+            package, *inner = name.split(".")
+            is_private = any(part.startswith("_") and part != "__version__" for part in inner)
+            if package in ("sklearn", "joblib") and (is_private or "externals" in inner):
+                yield name
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_private_names_of_scikit_learn_and_joblib_are_in_one_module(module):
+    assert module == COMPATIBLE or not list(private_names(MODULES[module]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("from sklearn.base import _fit_context", "import sklearn.utils._set_output"),
+        *("from joblib.externals import loky", "joblib._memmapping_reducer.remove(x)"),
+    ],
+)
+def test_the_rules_see_a_private_name(text):
+    assert list(private_names(ast.parse(text)))
 
 
 OPTIONAL = {

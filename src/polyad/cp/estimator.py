@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from array_api_compat import array_namespace, device
-from sklearn.base import _fit_context
-from sklearn.utils._param_validation import Interval
 
 from polyad.core.arrays import Array, to_numpy
+from polyad.core.sklearn_compat import Interval, fit_context
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.online import OnlineSums, add_batch, sums_of_fit
@@ -187,7 +186,7 @@ class CP(CPFamily):
         self.callbacks = callbacks
         self.verbose = verbose
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
         """Learn from further samples without the earlier ones.
 

@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.arrays import Array, is_finite, to_numpy
+from polyad.core.sklearn_compat import check_feature_names, output_config
 from polyad.data.label_values import find_labels, shown
 from polyad.data.labels import LabelledTensor
 from polyad.data.validation import TensorInput, as_tensor_input
@@ -223,11 +224,9 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _check_feature_names_of(self, X: Any, given: TensorInput, *, reset: bool) -> None:
         """Let scikit-learn record or compare the column names of a table."""
-        from sklearn.utils.validation import _check_feature_names
-
         if not reset and given.labels[1] is not None and not hasattr(X, "columns"):
             return  # not a table, but labelled: matched by label
-        _check_feature_names(self, X if len(given.shape) == 2 else None, reset=reset)
+        check_feature_names(self, X if len(given.shape) == 2 else None, reset=reset)
 
     # The loss of single entries, for the choice of the rank. Methods whose loss is not the squared
     # error override the next two.
@@ -283,9 +282,7 @@ class TensorEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
         scikit-learn, which turns features into tables, does not know labels of tensors.
         """
-        from sklearn.utils._set_output import _get_output_config
-
-        if labels is None or _get_output_config("transform", self)["dense"] != "pandas":
+        if labels is None or output_config("transform", self)["dense"] != "pandas":
             return features
         import pandas as pd
 

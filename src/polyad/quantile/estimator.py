@@ -6,8 +6,8 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
 
+from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.estimators import saving
 from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily

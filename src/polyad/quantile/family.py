@@ -13,12 +13,11 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.arrays import to_numpy
+from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
 from polyad.core.threads import thread_limit
 from polyad.data.validation import read_features
 from polyad.estimators import saving
@@ -277,7 +276,7 @@ class QuantileFamily(TensorEstimator):
         check_is_fitted(self)
         return quantile_frame(self._maps(), self._products(), self._feature_labels())
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def _fit(self, X: Any, mask: Any) -> None:
         clock = Clock()
         read_callbacks(self.callbacks)

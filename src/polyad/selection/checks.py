@@ -11,8 +11,8 @@ from array_api_compat import array_namespace
 from scipy.sparse import coo_array
 from sklearn.base import clone
 from sklearn.utils import get_tags
-from sklearn.utils.validation import _num_samples
 
+from polyad.core.sklearn_compat import count_samples
 from polyad.data.validation import as_tensor_input
 from polyad.estimators.base import TensorEstimator
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -149,7 +149,7 @@ def check_labels(y: Any, n_samples: int) -> None:
     if y is None:
         return
     try:
-        n_labels = _num_samples(y)
+        n_labels = count_samples(y)
     except TypeError as error:
         message = f"y is a {type(y).__name__}; give one label per sample, or None."
         raise InvalidTypeError(message) from error

@@ -12,8 +12,8 @@ from joblib import Parallel, delayed
 from scipy.sparse import coo_array
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import _safe_indexing
 
+from polyad.core.sklearn_compat import take_rows
 from polyad.core.threads import thread_limit
 from polyad.data.entries import pick_entries
 from polyad.exceptions import NumericalError
@@ -188,7 +188,7 @@ def _run_subsample(task: Task, plan: Plan) -> Outcome:
     generator = np.random.default_rng(task.data_seed)
     n_kept = subsample_size(n_samples, plan.subsample)
     kept = np.sort(generator.choice(n_samples, n_kept, replace=False))
-    y = None if plan.y is None else _safe_indexing(plan.y, kept)
+    y = None if plan.y is None else take_rows(plan.y, kept)
     model = _fit(task, plan, _take_samples(plan.data, kept), y, init="random")
     weights, factors = read_kruskal(model)
     # Samples are not compared, so their factor need not be kept.

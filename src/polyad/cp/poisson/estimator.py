@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from scipy.special import rel_entr
-from sklearn.utils._param_validation import Interval, StrOptions
 
 from polyad.core.arrays import Array, to_numpy
+from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.poisson.problem import CountProblem, Method, build_problem

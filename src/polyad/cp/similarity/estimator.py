@@ -6,9 +6,9 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
 from polyad.core.arrays import Array, to_numpy
+from polyad.core.sklearn_compat import Interval
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.parameters import read_penalties, read_weights

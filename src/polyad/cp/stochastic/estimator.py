@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from array_api_compat import array_namespace
-from sklearn.base import _fit_context
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 
+from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.parameters import check_rank, read_fixed_modes
@@ -249,7 +248,7 @@ class StochasticCP(BatchedCP):
         self.callbacks = callbacks
         self.verbose = verbose
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
         """Learn from one more batch of samples, in one step.
 
@@ -292,7 +291,7 @@ class StochasticCP(BatchedCP):
         self.n_samples_seen_ = given.shape[0]
         return self
 
-    @_fit_context(prefer_skip_nested_validation=True)
+    @fit_context(prefer_skip_nested_validation=True)
     def _fit(self, X: Any, mask: Any) -> None:
         clock = Clock()
         source = open_source(X, int(self.batch_size), allow_nan=True, mask=mask)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from polyad.core.arrays import Array, to_numpy
+from polyad.core.sklearn_compat import Interval
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.parameters import read_weights

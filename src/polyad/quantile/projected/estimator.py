@@ -6,8 +6,8 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
 
+from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.estimators import saving
 from polyad.exceptions import InvalidInputError, ModelFileError
