@@ -4,9 +4,11 @@ import inspect
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import polyad
+from polyad.estimators.documentation import documented
 
 HERE = Path(__file__).parents[1]
 CLASSES = [name for name in polyad.__all__ if inspect.isclass(getattr(polyad, name))]
@@ -48,3 +50,43 @@ def test_docstrings_list_the_parameters_in_their_order(name):
         default = parameters[parameter].default
         equal = float(told) == default if isinstance(default, float) else told == str(default)
         assert equal, f"{parameter}: {kind_of}, but the default is {default!r}"
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_docstrings_list_what_is_learned(name):
+    kind = getattr(polyad, name)
+    X = np.random.default_rng(0).uniform(0.5, 2.0, (6, 4))
+    model = kind(1, max_iter=2, random_state=0).fit(X, np.arange(6) % 2)
+    learned = {attribute for attribute in {*vars(model), *dir(kind)} if attribute[-1] == "_"}
+    public = {attribute for attribute in learned if attribute[0] != "_"} | {"feature_names_in_"}
+    section = inspect.getdoc(kind).split("\nAttributes\n")[1].split("\nNotes\n")[0]
+    documented = re.findall(r"^([\w, ]+) : ", section, flags=re.MULTILINE)
+    assert set(", ".join(documented).split(", ")) == public
+
+
+def test_shared_descriptions_are_inserted_with_defaults_and_additions():
+    @documented
+    class Example:
+        """Has {tol} in its text.
+
+        Parameters
+        ----------
+        {tol, n_init}
+            A second sentence.
+        own : {'a', 'b'}, default='a'
+            Its own.
+        """
+
+        def __init__(self, *, tol=1e-5, n_init=3, own="a"):
+            pass
+
+    lines = inspect.getdoc(Example).splitlines()
+    assert lines[0] == "Has {tol} in its text."
+    assert lines[4] == "tol : float, default=1e-5"
+    assert lines[7] == "n_init : int, default=3"
+    assert lines[9:11] == ["    A second sentence.", "own : {'a', 'b'}, default='a'"]
+
+
+def test_without_docstrings_there_is_nothing_to_insert():
+    assert documented(type("Bare", (), {})).__doc__ is None  # as under python -OO

@@ -18,6 +18,7 @@ from polyad.cp.rules import LeastSquares
 from polyad.cp.solver import AlternatingLeastSquares
 from polyad.data.label_values import joined_labels
 from polyad.estimators import saving
+from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, NumericalError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.kruskal import KruskalTensor, column_norms
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from polyad.fitting import FitResult, Iteration
 
 
+@documented
 class CP(CPFamily):
     r"""CP decomposition by alternating least squares (CANDECOMP/PARAFAC).
 
@@ -44,71 +46,34 @@ class CP(CPFamily):
 
     Parameters
     ----------
-    n_components : int, default=2
-        The rank: the number of components.
+    {n_components}
     init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
         Where to start: leading singular vectors of each unfolding, random numbers, or given
         factors.
-    n_init : int, default=1
-        How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
-        first start is that one and the others are random.
-    max_iter : int, default=1000
-        The largest number of sweeps over the modes.
-    tol : float, default=1e-5
-        Stop when a sweep lowers the objective by less than this part of it, or when the residual
-        is at the level of rounding. Zero always does ``max_iter`` sweeps.
+    {n_init}
+        With ``init='svd'`` the first start is that one and the others are random.
+    {max_iter}
+        An iteration is a sweep over the modes.
+    {tol}
     ridge : float, default=0.0
         The weight :math:`\lambda` of the squared factors. It keeps components from growing against
         each other when the tensor has no best approximation.
-    fixed_modes : sequence of int, default=()
-        Modes whose factors are kept as given in ``init``.
-    missing : {'zero', 'unobserved'}, default='zero'
-        What an entry that a sparse tensor does not store means. In dense data, NaN is always a
-        missing entry.
-    time_budget : float, default=None
-        Stop after this many seconds, over all restarts and with the final rows of the samples,
-        which stay as the iterations left them where there is no time. Compiling does not count.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the start.
-    n_jobs : int, default=None
-        The number of threads; None or -1 uses all. Results do not depend on it.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the factors of the fit before.
-    checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved. If the file exists and belongs to the same data and
-        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
-    callbacks : sequence of callable, default=None
-        Called with an :class:`~polyad.fitting.Iteration` after each sweep; one that returns True
-        stops the fit.
-    verbose : int, default=0
-        1 shows a progress bar, 2 also logs each sweep to the logger ``polyad`` at level INFO.
+    {fixed_modes, missing, time_budget, random_state, n_jobs, warm_start, checkpoint, callbacks}
+    {verbose}
 
     Attributes
     ----------
-    weights_ : array of shape (n_components,)
-        The size of each component, decreasing.
+    {weights_}
     factors_ : list of arrays of shape (n_k, n_components)
         One factor per mode, with columns of length one. In every mode but the first the largest
         entry of a column is positive.
-    components_ : array of shape (n_components, n_1, n_2, ...)
-        The pattern of each component over the modes other than the samples.
-    kruskal_ : KruskalTensor
-        Weights and factors as one object.
-    labels_ : list of (array or None)
-        The labels of each mode.
-    modes_ : tuple of str or None
-        The names of the modes.
+    {components_, kruskal_, labels_, modes_}
     objective_ : float
         The objective of the model; of its ridge term, with the weights shared out over the factors
         as they were in the fit.
-    history_ : History
-        The objective and the time at each iteration.
-    n_iter_ : int
-        The number of sweeps.
-    status_ : Status
-        How the fit ended.
-    n_samples_seen_ : int
-        The number of samples of ``fit`` and all later ``partial_fit``.
+    {history_, n_iter_, status_, n_samples_seen_}
+        Those of later ``partial_fit`` count too.
+    {n_features_in_, feature_names_in_}
 
     Notes
     -----

@@ -9,6 +9,7 @@ import numpy as np
 
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.estimators import saving
+from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily
 from polyad.quantile.objective import QuantileObjective, Settings
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     Table = NDArray[np.float64]
 
 
+@documented
 class QMF(QuantileFamily):
     r"""Quantile matrix factorization: low rank up to an increasing transform of each feature.
 
@@ -53,8 +55,7 @@ class QMF(QuantileFamily):
 
     Parameters
     ----------
-    n_components : int, default=2
-        The rank: the number of components.
+    {n_components}
     n_quantiles : int, default=16
         The number of quantiles of each feature.
     epsilon : float, default=1e-2
@@ -81,38 +82,20 @@ class QMF(QuantileFamily):
         Where to start: at factors of the data after all features got the same distribution, found
         by multiplicative updates (by a singular value decomposition if factors may be negative); or
         at random factors and equally spaced quantiles, as the paper does.
-    n_init : int, default=1
-        How often to fit from different seeds; the fit with the lowest objective is kept.
-    max_iter : int, default=2000
-        The largest number of iterations.
+    {n_init, max_iter}
     tol : float, default=1e-3
         Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
         before by less than this part of it. Zero always does ``max_iter`` iterations.
-    time_budget : float, default=None
-        Stop after this many seconds, over all restarts and with the final rows of the samples,
-        which stay as the iterations left them where there is no time. Compiling does not count.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the start and the order of batches.
-    n_jobs : int, default=None
-        The number of threads; None or -1 uses all. Results do not depend on it.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the model of the fit before.
-    checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved. If the file exists and belongs to the same data and
-        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
-    callbacks : sequence of callable, default=None
-        Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
-        True stops the fit.
-    verbose : int, default=0
-        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
+    {time_budget, random_state}
+        Also the order of batches.
+    {n_jobs, warm_start, checkpoint, callbacks, verbose}
 
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
         The loadings of the features, before their transforms. The scale of a column has no meaning:
         it is undone by the transform.
-    weights_ : array of shape (n_components,)
-        The size of each component, decreasing.
+    {weights_}
     factors_ : list of two arrays
         Of shapes (n_samples, n_components) and (n_features, n_components), with columns of length
         one.
@@ -126,19 +109,12 @@ class QMF(QuantileFamily):
         The mean divergence of the data from its reconstruction.
     objective_ : float
         The objective of the model: ``reconstruction_err_`` and the penalty.
-    labels_ : list of (array or None)
-        The labels of samples and features.
-    modes_ : tuple of str or None
-        The names of the modes.
-    history_ : History
-        The objective and the time at each iteration; ``divergence``, its part without the penalty;
-        ``learning_rate``, or ``evaluations`` for L-BFGS.
-    n_iter_ : int
-        The number of iterations.
-    status_ : Status
-        How the fit ended.
-    n_samples_seen_ : int
-        The number of samples of ``fit``.
+    {kruskal_}
+        It is the model before the quantile transforms of the features.
+    {labels_, modes_, history_}
+        Also ``divergence``, its part without the penalty; ``learning_rate``, or ``evaluations`` for
+        L-BFGS.
+    {n_iter_, status_, n_samples_seen_, n_features_in_, feature_names_in_}
 
     Notes
     -----

@@ -11,6 +11,7 @@ from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
 from polyad.cp.portable import pack, unpack
 from polyad.cp.start import given_nonnegative_start
 from polyad.estimators import saving
+from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError
 from polyad.transport.costs import validate_cost
 from polyad.wasserstein.costs import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from polyad.tensor.sparse import SparseTensor
 
 
+@documented
 class WassersteinCP(CPFamily):
     r"""CP decomposition of sparse nonnegative tensors under a Wasserstein loss (SWIFT).
 
@@ -65,8 +67,7 @@ class WassersteinCP(CPFamily):
 
     Parameters
     ----------
-    n_components : int, default=2
-        The rank: the number of components.
+    {n_components}
     costs : None, str, callable, list or dict, default=None
         The cost :math:`C_n` of moving mass from one entry of a mode to another. For each mode one
         of
@@ -104,62 +105,27 @@ class WassersteinCP(CPFamily):
         again when they are needed.
     init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
         Where to start: positive random numbers, or given nonnegative factors.
-    n_init : int, default=1
-        How often to fit; the fit with the lowest objective is kept.
-    max_iter : int, default=500
-        The largest number of iterations.
-    tol : float, default=1e-4
-        Stop when an iteration lowers the objective by less than this part of it, or of the
-        objective of a model of nothing, if that is larger. Zero always does ``max_iter``
-        iterations.
-    fixed_modes : sequence of int, default=()
-        Modes whose factors are kept as given in ``init``.
-    time_budget : float, default=None
-        Stop after this many seconds, over all restarts and with the final rows of the samples,
-        which stay as the iterations left them where there is no time. Compiling does not count.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the start. An integer also seeds the cost ``"random"``, which is always the same
-        otherwise.
-    n_jobs : int, default=None
-        The number of threads; None or -1 uses all. Results do not depend on it.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the factors of the fit before.
-    checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved. If the file exists and belongs to the same data and
-        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
-    callbacks : sequence of callable, default=None
-        Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
-        True stops the fit.
-    verbose : int, default=0
-        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
+    {n_init, max_iter, tol}
+        Where the objective of a model of nothing is larger, it is a part of that.
+    {fixed_modes, time_budget, random_state}
+        An integer also seeds the cost ``"random"``, which is always the same otherwise.
+    {n_jobs, warm_start, checkpoint, callbacks, verbose}
 
     Attributes
     ----------
-    weights_ : array of shape (n_components,)
-        The size of each component, decreasing.
+    {weights_}
     factors_ : list of arrays of shape (n_k, n_components)
         One nonnegative factor per mode, with columns of length one.
-    components_ : array of shape (n_components, n_1, n_2, ...)
-        The pattern of each component over the modes other than the samples.
-    kruskal_ : KruskalTensor
-        Weights and factors as one object.
+    {components_, kruskal_}
     costs_ : list of (array of shape (n_k, n_k) or None)
         The costs of the modes; None where nothing moves.
-    labels_ : list of (array or None)
-        The labels of each mode.
-    modes_ : tuple of str or None
-        The names of the modes.
+    {labels_, modes_}
     objective_ : float
         The loss of the model.
-    history_ : History
-        The objective and the time at each iteration; ``unsolved``, the number of fibres whose
-        transport missed its tolerance, and ``dead``, that of components that are zero.
-    n_iter_ : int
-        The number of iterations.
-    status_ : Status
-        How the fit ended.
-    n_samples_seen_ : int
-        The number of samples of ``fit``.
+    {history_}
+        Also ``unsolved``, the number of fibres whose transport missed its tolerance, and ``dead``,
+        that of components that are zero.
+    {n_iter_, status_, n_samples_seen_, n_features_in_, feature_names_in_}
 
     Notes
     -----

@@ -23,6 +23,7 @@ from polyad.cp.generalized.start import random_start
 from polyad.cp.problem import FitData
 from polyad.cp.start import given_start, make_start
 from polyad.estimators import saving
+from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, PolyadError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from polyad.fitting import FitResult, Iteration
 
 
+@documented
 class GeneralizedCP(CPFamily):
     r"""CP decomposition with the loss that the data asks for (GCP).
 
@@ -71,8 +73,7 @@ class GeneralizedCP(CPFamily):
 
     Parameters
     ----------
-    n_components : int, default=2
-        The rank: the number of components.
+    {n_components}
     loss : str or Loss, default='gaussian'
         How a model value misses an entry. Data that the loss is not made for is refused.
     solver : {'auto', 'lbfgs', 'adam'}, default='auto'
@@ -82,14 +83,9 @@ class GeneralizedCP(CPFamily):
     init : {'random', 'svd'}, KruskalTensor, (weights, factors) or list, default='random'
         Where to start: random numbers whose model has the level of the data, singular vectors (for
         ``'gaussian'``, and ``'huber'`` without a bound), or given factors.
-    n_init : int, default=1
-        How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
-        first start is that one and the others are random.
-    max_iter : int, default=1000
-        The largest number of iterations.
-    tol : float, default=1e-7
-        Stop when an iteration lowers the objective by less than this part of it. Zero always does
-        ``max_iter`` iterations.
+    {n_init}
+        With ``init='svd'`` the first start is that one and the others are random.
+    {max_iter, tol}
     ridge : float, default=0.0
         The weight :math:`\lambda` of the squared factors. It keeps model values finite where the
         data would have them grow forever, as logarithms of odds do.
@@ -101,59 +97,29 @@ class GeneralizedCP(CPFamily):
     epoch_iter : int, default=100
         For ``'adam'``: the updates of one epoch. An iteration is an epoch, or several if the first
         fail.
-    fixed_modes : sequence of int, default=()
-        Modes whose factors are kept as given in ``init``.
-    missing : {'zero', 'unobserved'}, default='zero'
-        What an entry that a sparse tensor does not store means. In dense data, NaN is always a
-        missing entry.
-    time_budget : float, default=None
-        Stop after this many seconds, over all restarts and with the final rows of the samples,
-        which stay as the iterations left them where there is no time. Compiling does not count.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the start, and the samples of ``'adam'``.
-    n_jobs : int, default=None
-        The number of threads; None or -1 uses all. Results do not depend on it.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the factors of the fit before.
-    checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved. If the file exists and belongs to the same data and
-        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
-    callbacks : sequence of callable, default=None
-        Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
-        True stops the fit.
-    verbose : int, default=0
-        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
+    {fixed_modes, missing, time_budget, random_state}
+        Also the random cells of ``'adam'``.
+    {n_jobs, warm_start, checkpoint, callbacks, verbose}
 
     Attributes
     ----------
-    weights_ : array of shape (n_components,)
-        The size of each component, decreasing.
+    {weights_}
     factors_ : list of arrays of shape (n_k, n_components)
         One factor per mode, with columns of length one.
-    components_ : array of shape (n_components, n_1, n_2, ...)
-        The pattern of each component over the modes other than the samples, on the scale of the
-        model values.
-    kruskal_ : KruskalTensor
-        Weights and factors as one object: the model values.
-    labels_ : list of (array or None)
-        The labels of each mode.
-    modes_ : tuple of str or None
-        The names of the modes.
+    {components_}
+        It is on the scale of the model values.
+    {kruskal_}
+        Its entries are the model values.
+    {labels_, modes_}
     objective_ : float
         The objective of the model. With ``solver='adam'`` it is an estimate, from the random cells
         that all iterations and starts are compared by; ``standard_error`` in ``history_`` tells
         how good the estimates are.
-    history_ : History
-        The objective and the time at each iteration; ``kkt``, the largest violation of the
-        optimality conditions, in the unit of the fit; and ``evaluations``, the evaluations of the
-        objective so far. For ``'adam'`` instead: ``standard_error``, of the objective, and
-        ``learning_rate``.
-    n_iter_ : int
-        The number of iterations.
-    status_ : Status
-        How the fit ended.
-    n_samples_seen_ : int
-        The number of samples of ``fit``.
+    {history_}
+        Also ``kkt``, the largest violation of the optimality conditions, in the unit of the fit;
+        and ``evaluations``, the evaluations of the objective so far. For ``'adam'`` instead:
+        ``standard_error``, of the objective, and ``learning_rate``.
+    {n_iter_, status_, n_samples_seen_, n_features_in_, feature_names_in_}
 
     Notes
     -----

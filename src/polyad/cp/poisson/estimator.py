@@ -17,6 +17,7 @@ from polyad.cp.poisson.solver import AlternatingPoissonRegression, random_start
 from polyad.cp.start import given_nonnegative_start
 from polyad.data.validation import refuse_negative
 from polyad.estimators import saving
+from polyad.estimators.documentation import documented
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _LEAST_EXPECTED = 1e-3
 
 
+@documented
 class PoissonCP(CPFamily):
     r"""CP decomposition of counts by alternating Poisson regression (CP-APR).
 
@@ -48,72 +50,35 @@ class PoissonCP(CPFamily):
 
     Parameters
     ----------
-    n_components : int, default=2
-        The rank: the number of components.
+    {n_components}
     solver : {'mu', 'pdnr'}, default='mu'
         How the rows of a factor are improved: by multiplicative updates, which are cheap, or by
         Newton steps, which need far fewer iterations to a precise optimum and give exact zeros.
     init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
         Where to start: positive random numbers, or given nonnegative factors.
-    n_init : int, default=1
-        How often to fit; the fit with the lowest objective is kept.
-    max_iter : int, default=500
-        The largest number of iterations, which are sweeps over the modes.
-    tol : float, default=1e-5
-        Stop when an iteration lowers the objective by less than this part of it. Zero always does
-        ``max_iter`` iterations. See ``kkt`` in ``history_`` for how stationary the result is.
+    {n_init, max_iter}
+        An iteration is a sweep over the modes.
+    {tol}
+        See ``kkt`` in ``history_`` for how stationary the result is.
     inner_iter : int, default=10
         The most updates of a row in one iteration.
-    fixed_modes : sequence of int, default=()
-        Modes whose factors are kept as given in ``init``.
-    missing : {'zero', 'unobserved'}, default='zero'
-        What an entry that a sparse tensor does not store means. In dense data, NaN is always a
-        missing entry.
-    time_budget : float, default=None
-        Stop after this many seconds, over all restarts and with the final rows of the samples,
-        which stay as the iterations left them where there is no time. Compiling does not count.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the start.
-    n_jobs : int, default=None
-        The number of threads; None or -1 uses all. Results do not depend on it.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the factors of the fit before.
-    checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved. If the file exists and belongs to the same data and
-        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
-    callbacks : sequence of callable, default=None
-        Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
-        True stops the fit.
-    verbose : int, default=0
-        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
+    {fixed_modes, missing, time_budget, random_state, n_jobs, warm_start, checkpoint, callbacks}
+    {verbose}
 
     Attributes
     ----------
-    weights_ : array of shape (n_components,)
-        The size of each component, decreasing.
+    {weights_}
     factors_ : list of arrays of shape (n_k, n_components)
         One nonnegative factor per mode, with columns of length one.
-    components_ : array of shape (n_components, n_1, n_2, ...)
-        The pattern of each component over the modes other than the samples.
-    kruskal_ : KruskalTensor
-        Weights and factors as one object.
-    labels_ : list of (array or None)
-        The labels of each mode.
-    modes_ : tuple of str or None
-        The names of the modes.
+    {components_, kruskal_, labels_, modes_}
     objective_ : float
         The divergence of the model: half the deviance, and the negative log-likelihood up to a
         constant.
-    history_ : History
-        The objective and the time at each iteration; ``kkt``, the largest violation of the
-        optimality conditions, ``max |min(B, gradient)|``, of the modes before their updates; and
-        ``inner_iter``, the inner sweeps of the iteration over all modes.
-    n_iter_ : int
-        The number of iterations.
-    status_ : Status
-        How the fit ended.
-    n_samples_seen_ : int
-        The number of samples of ``fit``.
+    {history_}
+        Also ``kkt``, the largest violation of the optimality conditions,
+        ``max |min(B, gradient)|``, of the modes before their updates; and ``inner_iter``, the inner
+        sweeps of the iteration over all modes.
+    {n_iter_, status_, n_samples_seen_, n_features_in_, feature_names_in_}
 
     Notes
     -----

@@ -28,6 +28,7 @@ from polyad.cp.stochastic.solver import BatchedData, Settings, StochasticALS
 from polyad.data.batches import Batch, MemorySource, SampleSource, matching, open_source
 from polyad.data.label_values import joined_labels
 from polyad.estimators import saving
+from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, Status
 from polyad.fitting import FitOptions, FitResult, History
 from polyad.fitting.clock import Clock
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 _NOTHING = 1e-12
 
 
+@documented
 class StochasticCP(BatchedCP):
     r"""CP decomposition by stochastic alternating least squares (SALS), batch by batch.
 
@@ -66,8 +68,7 @@ class StochasticCP(BatchedCP):
 
     Parameters
     ----------
-    n_components : int, default=2
-        The rank: the number of components.
+    {n_components}
     batch_size : int, default=128
         The most samples of a batch. Have more than there are components, and enough for every
         component to occur in most batches.
@@ -79,11 +80,10 @@ class StochasticCP(BatchedCP):
     init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
         Where to start: singular vectors of the first batch, random numbers, or given factors, of
         which that of the samples is not used. A given start counts as one step.
-    n_init : int, default=1
-        How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
-        first start is that one and the others are random.
-    max_iter : int, default=100
-        The largest number of sweeps over the samples.
+    {n_init}
+        With ``init='svd'`` the first start is that one and the others are random.
+    {max_iter}
+        An iteration is a sweep over the samples.
     tol : float, default=1e-3
         Stop when the best objective of three sweeps is less than this part below the best before
         them. Zero always does ``max_iter`` sweeps.
@@ -101,43 +101,25 @@ class StochasticCP(BatchedCP):
         the program of [2]_, whose objective leaves the graph out.
     graph_weight : float, default=0.1
         The weight :math:`\mu` of the graph.
-    fixed_modes : sequence of int, default=()
-        Modes whose factors are kept as given in ``init``; not mode 0.
-    missing : {'zero', 'unobserved'}, default='zero'
-        What an entry that a sparse tensor does not store means. In dense data, NaN is always a
-        missing entry.
+    {fixed_modes}
+        Mode 0 cannot be fixed.
+    {missing}
     time_budget : float, default=None
         Stop after this many seconds, over all restarts. Compiling does not count.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the start and the order of the samples.
-    n_jobs : int, default=None
-        The number of threads; None or -1 uses all. Results do not depend on it.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the factors and steps of the fit before.
-    checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved after a sweep. If the file exists and belongs to the same
-        data and parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
-        The data is read once more for that.
-    callbacks : sequence of callable, default=None
-        Called with an :class:`~polyad.fitting.Iteration` after each sweep; one that returns True
-        stops the fit.
-    verbose : int, default=0
-        1 shows a progress bar, 2 also logs each sweep to the logger ``polyad`` at level INFO.
+    {random_state}
+        Also the order of the samples.
+    {n_jobs, warm_start}
+        Its steps are counted on.
+    {checkpoint}
+        It is saved after a sweep; to go on, the data is read once more.
+    {callbacks, verbose}
 
     Attributes
     ----------
-    weights_ : array of shape (n_components,)
-        The size of each component, decreasing.
+    {weights_}
     factors_ : list of arrays of shape (n_k, n_components)
         One factor per mode, with columns of length one.
-    components_ : array of shape (n_components, n_1, n_2, ...)
-        The pattern of each component over the modes other than the samples.
-    kruskal_ : KruskalTensor
-        Weights and factors as one object.
-    labels_ : list of (array or None)
-        The labels of each mode.
-    modes_ : tuple of str or None
-        The names of the modes.
+    {components_, kruskal_, labels_, modes_}
     objective_ : float
         The sum of the objectives of all batches over the number of samples, of ``factors_`` and
         without the graph. That of a generator, which cannot be read again, is that of its sweep.
@@ -145,15 +127,14 @@ class StochasticCP(BatchedCP):
         The objective, the time and the learning rate at each sweep, the objective of each batch
         taken with the graph and before the batch moved the factors. The row of the start has the
         objective of one batch.
-    n_iter_ : int
-        The number of sweeps.
+    {n_iter_}
     n_steps_ : int
         The number of batches that moved the factors, those of ``partial_fit`` included.
-    status_ : Status
-        How the fit ended. A fit of one sweep, as of a generator, ends with ``max_iter`` and does
-        not warn.
-    n_samples_seen_ : int
-        The number of samples of ``fit`` and all later ``partial_fit``.
+    {status_}
+        A fit of one sweep, as of a generator, ends with ``max_iter`` and does not warn.
+    {n_samples_seen_}
+        Those of later ``partial_fit`` count too.
+    {n_features_in_, feature_names_in_}
 
     Notes
     -----

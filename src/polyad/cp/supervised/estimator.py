@@ -21,6 +21,7 @@ from polyad.cp.supervised.classes import in_order_of, read_labels, split_unlabel
 from polyad.cp.supervised.classifier import fit_logistic, scores, softmax
 from polyad.cp.supervised.solver import SupervisedLeastSquares
 from polyad.estimators import saving
+from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, ModelFileError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _FLAT = 1e-12
 
 
+@documented
 class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     r"""Nonnegative CP decomposition whose components also tell the classes of the samples apart.
 
@@ -60,8 +62,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
 
     Parameters
     ----------
-    n_components : int, default=2
-        The rank: the number of components.
+    {n_components}
     label_weight : float, default=0.1
         The weight :math:`\alpha` of the label term. It has no unit: with 1, a mean logistic loss
         of one counts as much as all of the data. With 0 the labels have no say.
@@ -71,42 +72,17 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
         Where to start: the sizes of leading singular vectors, random numbers, or given
         nonnegative factors.
-    n_init : int, default=1
-        How often to fit; the fit with the lowest objective is kept. With ``init='svd'`` the
-        first start is that one and the others are random.
-    max_iter : int, default=1000
-        The largest number of sweeps over the modes.
-    tol : float, default=1e-5
-        Stop when a sweep lowers the objective by less than this part of it. Zero always does
-        ``max_iter`` sweeps.
-    sparsity : float or sequence of float, default=0.0
-        The weight :math:`\lambda` of the sum of a factor's entries, for all modes or for each.
+    {n_init}
+        With ``init='svd'`` the first start is that one and the others are random.
+    {max_iter}
+        An iteration is a sweep over the modes.
+    {tol, sparsity}
     ridge : float, default=0.0
         The weight :math:`\mu` of half the squared entries of the factor of the samples. The other
         modes need none: their columns have length one.
-    fixed_modes : sequence of int, default=()
-        Modes whose factors are kept as given in ``init``. The samples cannot be fixed: labels act
-        through them.
-    missing : {'zero', 'unobserved'}, default='zero'
-        What an entry that a sparse tensor does not store means. In dense data, NaN is always a
-        missing entry.
-    time_budget : float, default=None
-        Stop after this many seconds, over all restarts and with the final rows of the samples,
-        which stay as the iterations left them where there is no time. Compiling does not count.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the start.
-    n_jobs : int, default=None
-        The number of threads; None or -1 uses all. Results do not depend on it.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the factors of the fit before.
-    checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved. If the file exists and belongs to the same data and
-        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
-    callbacks : sequence of callable, default=None
-        Called with an :class:`~polyad.fitting.Iteration` after each sweep; one that returns True
-        stops the fit.
-    verbose : int, default=0
-        1 shows a progress bar, 2 also logs each sweep to the logger ``polyad`` at level INFO.
+    {fixed_modes}
+        The samples cannot be fixed: labels act through them.
+    {missing, time_budget, random_state, n_jobs, warm_start, checkpoint, callbacks, verbose}
 
     Attributes
     ----------
@@ -116,29 +92,18 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         The weights of the features in the scores of the classes; one row for two classes.
     intercept_ : array of shape (1 or n_classes,)
         The scores of a sample whose features are zero.
-    weights_ : array of shape (n_components,)
-        The size of each component, decreasing.
+    {weights_}
     factors_ : list of arrays of shape (n_k, n_components)
         One nonnegative factor per mode, with columns of length one. The rows of labelled
         samples were drawn towards their classes.
-    components_ : array of shape (n_components, n_1, n_2, ...)
-        The pattern of each component over the modes other than the samples.
-    kruskal_ : KruskalTensor
-        Weights and factors as one object.
-    labels_ : list of (array or None)
-        The labels of the entries of each mode (not the classes).
-    modes_ : tuple of str or None
-        The names of the modes.
+    {components_, kruskal_, labels_}
+        The classes are ``classes_``.
+    {modes_}
     objective_ : float
         The objective of the model, with the classifier that is best for its samples.
-    history_ : History
-        The objective, the relative error, the label loss and the time at each iteration.
-    n_iter_ : int
-        The number of sweeps.
-    status_ : Status
-        How the fit ended.
-    n_samples_seen_ : int
-        The number of samples of ``fit``.
+    {history_}
+        Also the relative error and the label loss.
+    {n_iter_, status_, n_samples_seen_, n_features_in_, feature_names_in_}
 
     Notes
     -----

@@ -10,6 +10,7 @@ import numpy as np
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.estimators import saving
+from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.quantile.deflation import (
     ProjectedObjective,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     Table = NDArray[np.float64]
 
 
+@documented
 class QMFQ(QuantileFamily):
     r"""Low rank between two learned quantile normalizations of each feature.
 
@@ -57,8 +59,7 @@ class QMFQ(QuantileFamily):
 
     Parameters
     ----------
-    n_components : int, default=2
-        The rank: the number of components.
+    {n_components}
     n_quantiles : int, default=16
         The number of quantiles of each feature, in both normalizations.
     epsilon : float, default=1e-2
@@ -78,37 +79,24 @@ class QMFQ(QuantileFamily):
         Adam, or limited-memory BFGS. Both use exact gradients.
     learning_rate : float, default=0.1
         The first size of the updates of Adam. It is halved when the objective stops falling.
-    n_init : int, default=1
-        How often to fit from different starts of the projector; the fit with the lowest objective
-        is kept. A singular value decomposition has no start: one fit is enough.
-    max_iter : int, default=1000
-        The largest number of iterations.
+    {n_init}
+        The starts are those of the projector; a singular value decomposition has none: one fit is
+        enough.
+    {max_iter}
     tol : float, default=1e-3
         Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
         before by less than this part of it. Zero always does ``max_iter`` iterations.
     time_budget : float, default=None
         Stop after this many seconds, over all restarts. Compiling does not count.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the start of the projector.
-    n_jobs : int, default=None
-        The number of threads; None or -1 uses all. Results do not depend on it.
-    warm_start : bool, default=False
-        Whether ``fit`` goes on from the model of the fit before.
-    checkpoint : path or Checkpoint, default=None
-        Where the running fit is saved. If the file exists and belongs to the same data and
-        parameters, ``fit`` goes on from it and gives the result of an uninterrupted fit.
-    callbacks : sequence of callable, default=None
-        Called with an :class:`~polyad.fitting.Iteration` after each iteration; one that returns
-        True stops the fit.
-    verbose : int, default=0
-        1 shows a progress bar, 2 also logs each iteration to the logger ``polyad`` at level INFO.
+    {random_state}
+        It is that of the projector.
+    {n_jobs, warm_start, checkpoint, callbacks, verbose}
 
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
         The loadings of the normalized features.
-    weights_ : array of shape (n_components,)
-        The size of each component, decreasing.
+    {weights_}
     factors_ : list of two arrays
         Of shapes (n_samples, n_components) and (n_features, n_components), with columns of length
         one.
@@ -124,19 +112,11 @@ class QMFQ(QuantileFamily):
         The mean divergence of the data from its reconstruction.
     objective_ : float
         The objective of the model: the same, but for rounding.
-    labels_ : list of (array or None)
-        The labels of samples and features.
-    modes_ : tuple of str or None
-        The names of the modes.
-    history_ : History
-        The objective and the time at each iteration; ``learning_rate``, or ``evaluations`` for
-        L-BFGS.
-    n_iter_ : int
-        The number of iterations.
-    status_ : Status
-        How the fit ended.
-    n_samples_seen_ : int
-        The number of samples of ``fit``.
+    {kruskal_}
+        It is the model before the quantile transforms of the features.
+    {labels_, modes_, history_}
+        Also ``learning_rate``, or ``evaluations`` for L-BFGS.
+    {n_iter_, status_, n_samples_seen_, n_features_in_, feature_names_in_}
 
     Notes
     -----
