@@ -1,8 +1,9 @@
-"""Save a running fit so that a killed one goes on, with the same result bit for bit.
+"""Save a running fit so that a killed one goes on, with the same result.
 
 A checkpoint holds everything that the rest of the fit depends on: the seeds of the restarts, the
 running restart with its state and history, and the best restart so far. Steps are functions of
-the state alone, so the resumed fit makes the same numbers as an uninterrupted one.
+the state alone, so the resumed fit makes the same numbers as an uninterrupted one, bit for bit,
+unless one of the two compiled its kernels: Numba may round otherwise in the process that compiles.
 """
 
 from __future__ import annotations
