@@ -53,7 +53,7 @@ class Case:
 
 COMMON = {"n_components": 3, "n_init": 2, "random_state": 1}
 TENSOR = {**COMMON, "init": "random", "fixed_modes": [1], "missing": "unobserved"}
-GENERALIZED = {"n_samples": 50, "learning_rate": 0.2, "epoch_iter": 7, "loss": "huber"}
+GENERALIZED = {"batch_size": 50, "learning_rate": 0.2, "epoch_iter": 7, "loss": "huber"}
 QUANTILE = {"n_quantiles": 5, "epsilon": 0.1, "divergence": "frobenius", "learning_rate": 0.2}
 WASSERSTEIN = {
     **{"costs": "presence", "epsilon": 0.5, "marginal_penalty": 0.5, "transport": "sinkhorn"},

@@ -56,7 +56,6 @@ SIZES = {
     "sinkhorn_iter": (1, 2, 5),
     "inner_iter": (1, 2, 10),
     "batch_size": (1, 2, 5, 128),
-    "n_samples": (1, 10, 100),
     "epoch_iter": (1, 5, 20),
 }
 NUMBERS = (1e-300, 1e-12, 1e-3, 0.01, 0.1, 0.1, 0.3, 0.5, 1.0, 1.0, 10.0, 1e3, 1e12, 1e300)

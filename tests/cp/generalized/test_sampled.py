@@ -129,7 +129,7 @@ def test_small_tensors_reach_the_minimum(ridge):
 
 def test_a_failed_epoch_is_forgotten():
     tensor, _ = planted((60, 50, 40), 2, 3000)
-    solver = solver_of(tensor, PoissonLoss(), learning_rate=1e3, n_samples=2000, tol=0)
+    solver = solver_of(tensor, PoissonLoss(), learning_rate=1e3, batch_size=2000, tol=0)
     start = solver.init(positive_start(tensor, 2))
     state = solver.step(start)
     assert state.objective <= start.objective
@@ -143,7 +143,7 @@ def test_a_failed_epoch_is_forgotten():
 
 def test_objective_never_rises_and_the_end_is_the_least_rate():
     tensor, _ = planted((60, 50, 40), 2, 3000)
-    solver = solver_of(tensor, PoissonLoss(), n_samples=500, epoch_iter=20, tol=1e-4)
+    solver = solver_of(tensor, PoissonLoss(), batch_size=500, epoch_iter=20, tol=1e-4)
     result = fitted(solver, positive_start(tensor, 2), max_iter=200, tol=1e-4)
     objectives = result.history.objective
     assert all(after <= before for before, after in pairwise(objectives))
@@ -161,7 +161,7 @@ def run_for(tensor, n_jobs, **options):
 @pytest.mark.parametrize("shape", [(150, 120, 80), (40, 30, 20, 10), (400, 300)], ids=len)
 def test_threads_do_not_matter(shape):
     tensor = random_sparse(shape, 20_000)
-    first, second = (run_for(tensor, n_jobs, n_samples=40_000) for n_jobs in (1, 2))
+    first, second = (run_for(tensor, n_jobs, batch_size=40_000) for n_jobs in (1, 2))
     assert first.history.objective == second.history.objective
     for a, b in zip(first.state.factors, second.state.factors, strict=True):
         assert a.tobytes() == b.tobytes()
@@ -170,7 +170,7 @@ def test_threads_do_not_matter(shape):
 def test_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
     tensor, _ = planted((60, 50, 40), 2, 3000)
     start = positive_start(tensor, 2)
-    options = {"n_samples": 1000, "epoch_iter": 15, "seed": 7}
+    options = {"batch_size": 1000, "epoch_iter": 15, "seed": 7}
     whole = fitted(solver_of(tensor, PoissonLoss(), **options), start, max_iter=9, tol=0)
     solver = solver_of(tensor, PoissonLoss(), **options)
     half = fitted(solver, start, max_iter=4, tol=0)
@@ -192,8 +192,8 @@ def test_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
 def test_the_unit_of_the_data_does_not_matter(scale):
     tensor, _ = planted((30, 25, 20), 2, 2000)
     scaled = tensor * scale
-    plain = solver_of(tensor, GaussianLoss(), n_samples=1000)
-    other = solver_of(scaled, GaussianLoss(), n_samples=1000)
+    plain = solver_of(tensor, GaussianLoss(), batch_size=1000)
+    other = solver_of(scaled, GaussianLoss(), batch_size=1000)
     start = positive_start(tensor, 2)
     one = fitted(plain, start)
     two = fitted(other, [factor * scale ** (1 / 3) for factor in start])
@@ -235,7 +235,7 @@ def test_nearly_empty_tensors(stored):
 def test_full_tensors_have_no_zeros_to_draw():
     generator = np.random.default_rng(0)
     tensor = coo_array(generator.poisson(3.0, (40, 30, 20)) + 1.0)
-    result = fitted(solver_of(tensor, PoissonLoss(), n_samples=3000), positive_start(tensor, 2))
+    result = fitted(solver_of(tensor, PoissonLoss(), batch_size=3000), positive_start(tensor, 2))
     model = dense_model(result.state.factors)
     assert model.mean() == pytest.approx(tensor.data.mean(), rel=0.05)
 
@@ -252,7 +252,7 @@ def test_losses_of_users():
     """The same numbers as the named loss, without its help for the curvature."""
     tensor, _ = planted((60, 50, 40), 2, 3000)
     own = CustomLoss(lambda x, m: (x - m) ** 2, lambda x, m: 2 * (m - x), lower=0.0)
-    result = fitted(solver_of(tensor, own, n_samples=3000), positive_start(tensor, 2))
+    result = fitted(solver_of(tensor, own, batch_size=3000), positive_start(tensor, 2))
     exact = exact_sum(own, tensor, result.state.factors)
     assert result.best_objective == pytest.approx(exact, rel=1e-6)
     assert exact < np.sum(tensor.data**2)
@@ -264,7 +264,7 @@ def test_more_cells_than_64_bits_count():
     generator = np.random.default_rng(0)
     coords = tuple(generator.integers(0, 10_000, size=(5, 50)))
     tensor = coo_array((generator.poisson(2.0, 50) + 1.0, coords), shape=shape)
-    solver = solver_of(tensor, PoissonLoss(), epoch_iter=20, n_samples=1000)
+    solver = solver_of(tensor, PoissonLoss(), epoch_iter=20, batch_size=1000)
     result = fitted(solver, positive_start(tensor, 1), max_iter=2)
     assert result.best_objective < result.history.objective[0]
 
@@ -286,7 +286,7 @@ def test_the_estimator_samples_where_cells_are_too_many():
 def test_the_estimator_goes_on_from_a_checkpoint_without_a_seed(tmp_path):
     """The seed of the samples is in the state: a resumed fit needs no random_state."""
     tensor, _ = planted((60, 50, 40), 2, 3000)
-    parameters = {"loss": "poisson", "solver": "adam", "n_samples": 1000, "tol": 0}
+    parameters = {"loss": "poisson", "solver": "adam", "batch_size": 1000, "tol": 0}
     path = tmp_path / "state"
     with pytest.warns(ConvergenceWarning):
         GeneralizedCP(2, **parameters, max_iter=2, checkpoint=Checkpoint(path, every=1)).fit(tensor)
@@ -305,7 +305,7 @@ def test_the_estimator_goes_on_from_a_checkpoint_without_a_seed(tmp_path):
     [
         ({"solver": "adam"}, np.ones((4, 3, 2)), "lbfgs"),
         ({"solver": "adam", "missing": "unobserved"}, random_sparse((4, 3, 2), 9), "lbfgs"),
-        ({"n_samples": 0}, random_sparse((4, 3, 2), 9), "n_samples"),
+        ({"batch_size": 0}, random_sparse((4, 3, 2), 9), "batch_size"),
         ({"learning_rate": 0.0}, random_sparse((4, 3, 2), 9), "learning_rate"),
         ({"epoch_iter": 0}, random_sparse((4, 3, 2), 9), "epoch_iter"),
         ({"solver": "lbfgs"}, random_sparse((900, 800, 700), 9), "adam"),

@@ -116,11 +116,11 @@ def test_lookup_compares_coordinates():
 def test_sorting_agrees_with_numpy(shape, n_draws, seed):
     strata = strata_of(random_sparse(shape, n_draws, seed=seed))
     sample = Sampler(strata, 9, 13, 0).draw(seed, 1)
-    n_modes, n_samples = sample.rows.shape
+    n_modes, n_cells = sample.rows.shape
     flat = sample.rows.ravel()
-    assert (sample.order == np.argsort(flat, kind="stable") % max(1, n_samples)).all()
+    assert (sample.order == np.argsort(flat, kind="stable") % max(1, n_cells)).all()
     assert (sample.starts == np.searchsorted(np.sort(flat), np.arange(strata.n_rows + 1))).all()
-    assert sample.starts[-1] == n_modes * n_samples
+    assert sample.starts[-1] == n_modes * n_cells
 
 
 def test_samples_depend_on_seed_counter_and_purpose_alone():
@@ -152,7 +152,7 @@ LOSSES = [
 def gradient_of(sampler, sample, factors, loss, tangent):
     """Return the gradient that a sample gives, from the kernels."""
     stack = np.concatenate(factors)
-    model = np.empty(sampler.n_samples)
+    model = np.empty(sampler.n_cells)
     kernels.model_values(stack, sample.rows, (0, model.size), model)
     slopes = sampler.weights * (loss.derivative(sample.values, model) - tangent.slope(model))
     known = known_gradient(tangent, factors, 0.0)

@@ -89,7 +89,7 @@ class GeneralizedCP(CPFamily):
     ridge : float, default=0.0
         The weight :math:`\lambda` of the squared factors. It keeps model values finite where the
         data would have them grow forever, as logarithms of odds do.
-    n_samples : int, default=None
+    batch_size : int, default=None
         For ``'adam'``: the cells of one update. None chooses by the number of rows of the factors.
     learning_rate : float, default=0.1
         For ``'adam'``: the size of the first updates, as a part of the size of the entries of a
@@ -176,7 +176,7 @@ class GeneralizedCP(CPFamily):
         "loss": [str, Loss],
         "solver": [StrOptions({"auto", "lbfgs", "adam"})],
         "ridge": [Interval(Real, 0, None, closed="left")],
-        "n_samples": [Interval(Integral, 1, None, closed="left"), None],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "epoch_iter": [Interval(Integral, 1, None, closed="left")],
     }
@@ -192,7 +192,7 @@ class GeneralizedCP(CPFamily):
         max_iter: int = 1000,
         tol: float = 1e-7,
         ridge: float = 0.0,
-        n_samples: int | None = None,
+        batch_size: int | None = None,
         learning_rate: float = 0.1,
         epoch_iter: int = 100,
         fixed_modes: Iterable[int] = (),
@@ -213,7 +213,7 @@ class GeneralizedCP(CPFamily):
         self.max_iter = max_iter
         self.tol = tol
         self.ridge = ridge
-        self.n_samples = n_samples
+        self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.epoch_iter = epoch_iter
         self.fixed_modes = fixed_modes
@@ -345,7 +345,7 @@ class GeneralizedCP(CPFamily):
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
         options = SampledOptions(
-            n_samples=None if self.n_samples is None else int(self.n_samples),
+            batch_size=None if self.batch_size is None else int(self.batch_size),
             learning_rate=float(self.learning_rate),
             epoch_iter=int(self.epoch_iter),
             tol=float(self.tol),

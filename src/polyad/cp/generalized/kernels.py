@@ -45,11 +45,11 @@ class Sample(NamedTuple):
     """Some cells, sorted by the rows of the stack."""
 
     rows: NDArray[Any]
-    """(n_modes, n_samples): the rows of the stack that belong to each cell."""
+    """(n_modes, n_cells): the rows of the stack that belong to each cell."""
     values: NDArray[np.float64]
-    """(n_samples,): the data."""
+    """(n_cells,): the data."""
     order: NDArray[Any]
-    """(n_modes * n_samples,): the cells of row 0 of the stack, then those of row 1, and so on."""
+    """(n_modes * n_cells,): the cells of row 0 of the stack, then those of row 1, and so on."""
     starts: NDArray[np.int64]
     """(n_rows + 1,): where the cells of each row begin in ``order``."""
 
@@ -69,7 +69,7 @@ class Terms(NamedTuple):
     stack: NDArray[np.float64]
     sample: Sample
     slopes: NDArray[np.float64]
-    """(n_samples,): the derivatives of the loss at the cells of the sample, weighted."""
+    """(n_cells,): the derivatives of the loss at the cells of the sample, weighted."""
     known: Known
 
 
@@ -198,11 +198,11 @@ def draw_unstored(
 def sort_sample(offsets: NDArray[np.int64], sample: Sample) -> None:
     """Turn coordinates into rows of the stack, and sort the cells by each of them."""
     rows, _, order, starts = sample
-    n_modes, n_samples = rows.shape
+    n_modes, n_cells = rows.shape
     starts[:] = 0
     for k in range(n_modes):
         offset = offsets[k]
-        for s in range(n_samples):
+        for s in range(n_cells):
             row = rows[k, s] + offset
             rows[k, s] = row
             starts[row] += 1
@@ -212,7 +212,7 @@ def sort_sample(offsets: NDArray[np.int64], sample: Sample) -> None:
         total += starts[i]
         starts[i] = total
     for k in range(n_modes):
-        for s in range(n_samples - 1, -1, -1):
+        for s in range(n_cells - 1, -1, -1):
             row = rows[k, s]
             starts[row] -= 1
             order[starts[row]] = s

@@ -117,7 +117,7 @@ class SampledOptions:
 
     Parameters
     ----------
-    n_samples : int, optional
+    batch_size : int, optional
         Cells for one update. If there are no more, all are used and the gradient is exact. By
         default some for each row of the factors, and not too few.
     learning_rate : float
@@ -131,7 +131,7 @@ class SampledOptions:
         compare.
     """
 
-    n_samples: int | None = None
+    batch_size: int | None = None
     learning_rate: float = 0.1
     epoch_iter: int = 100
     tol: float = 1e-5
@@ -175,8 +175,8 @@ class SampledSolver(FactorSolver[SampledState]):
         self.options = options or SampledOptions()
         rows = min(sum(problem.shape), problem.tensor.nnz)
         default = max(_LEAST_SAMPLES, _SAMPLES_PER_ROW * rows)
-        self.n_samples = self.options.n_samples or default
-        listed = max(self.n_samples, _UNSTORED_OF_OBJECTIVE)
+        self.batch_size = self.options.batch_size or default
+        listed = max(self.batch_size, _UNSTORED_OF_OBJECTIVE)
         self.strata = Strata(problem.tensor, listed)
         self._judges: dict[int, tuple[Sampler, Sample]] = {}
 
@@ -269,7 +269,7 @@ class SampledSolver(FactorSolver[SampledState]):
         sampler, sample = self._judges[state.seed]
         tangent = Tangent(*state.tangent)
         stack = np.concatenate(state.factors)
-        model, terms, slopes = (np.empty(sampler.n_samples) for _ in range(3))
+        model, terms, slopes = (np.empty(sampler.n_cells) for _ in range(3))
 
         def fill(first: int, last: int) -> None:
             kernels.model_values(stack, sample.rows, (first, last), model)
@@ -278,7 +278,7 @@ class SampledSolver(FactorSolver[SampledState]):
             slopes[first:last] = np.abs((self.loss.derivative(x, m) - tangent.slope(m)) * m)
 
         with np.errstate(all="ignore"):
-            run_blocks(fill, _blocks(sampler.n_samples))
+            run_blocks(fill, _blocks(sampler.n_cells))
             objective = sampler.total(terms) + sum_over_all(tangent, state.factors)
             size = sum(float(np.sum(state.factors[k] ** 2)) for k in self.free_modes)
             return replace(
@@ -290,10 +290,10 @@ class SampledSolver(FactorSolver[SampledState]):
 
     def _sampler(self, unstored_share: float) -> Sampler:
         strata = self.strata
-        if strata.n_stored + strata.n_unstored <= self.n_samples:
+        if strata.n_stored + strata.n_unstored <= self.batch_size:
             return Sampler(strata, strata.n_stored, strata.n_unstored, _GRADIENT)
-        n_unstored = max(1, round(unstored_share * self.n_samples))
-        n_stored = max(1, self.n_samples - n_unstored)
+        n_unstored = max(1, round(unstored_share * self.batch_size))
+        n_stored = max(1, self.batch_size - n_unstored)
         return Sampler(strata, n_stored, n_unstored, _GRADIENT)
 
     def _epoch(self, state: SampledState) -> SampledState:
@@ -334,8 +334,8 @@ class _Run:
         self.updates = state.updates
         self.rates = [state.rate * unit for unit in state.units]
         self._next = self.stack.copy()
-        self._model, self._slopes = np.empty(sampler.n_samples), np.empty(sampler.n_samples)
-        self._sample_blocks = _blocks(sampler.n_samples)
+        self._model, self._slopes = np.empty(sampler.n_cells), np.empty(sampler.n_cells)
+        self._sample_blocks = _blocks(sampler.n_cells)
         # Rows are cut so that a block has its share of the cells, if these are spread evenly.
         per_mode = len(self._sample_blocks)
         self._row_blocks = [
@@ -400,8 +400,8 @@ def _sizes(factors: Sequence[Matrix]) -> list[float]:
     return [float(np.linalg.norm(factor)) / factor.size**0.5 or 1.0 for factor in factors]
 
 
-def _blocks(n_samples: int) -> list[tuple[int, int]]:
-    return _cut(0, n_samples, max(1, round(n_samples / _BLOCK)))
+def _blocks(n_cells: int) -> list[tuple[int, int]]:
+    return _cut(0, n_cells, max(1, round(n_cells / _BLOCK)))
 
 
 def _cut(first: int, last: int, n_parts: int) -> list[tuple[int, int]]:

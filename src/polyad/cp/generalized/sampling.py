@@ -101,7 +101,7 @@ class Sampler:
 
     Attributes
     ----------
-    weights : ndarray of shape (n_samples,)
+    weights : ndarray of shape (n_cells,)
         The number of cells that each cell of a sample stands for.
     exact : bool
         Whether a sample is the whole tensor, so that all samples are the same.
@@ -115,10 +115,10 @@ class Sampler:
         self.every_stored = self.n_stored == strata.n_stored
         self.every_unstored = strata.unstored is not None and self.n_unstored == strata.n_unstored
         self.exact = self.every_stored and self.every_unstored
-        self.n_samples = self.n_stored + self.n_unstored
+        self.n_cells = self.n_stored + self.n_unstored
         self._purpose = purpose
         self._ready: list[Sample] = []
-        self.weights = np.empty(self.n_samples)
+        self.weights = np.empty(self.n_cells)
         # Exact integers are divided: the number of cells may exceed what a float holds.
         self.weights[: self.n_stored] = strata.n_stored / max(1, self.n_stored)
         self.weights[self.n_stored :] = strata.n_unstored / max(1, self.n_unstored)
@@ -164,11 +164,11 @@ class Sampler:
     def _empty(self) -> Sample:
         strata = self.strata
         n_modes = len(strata.shape)
-        type_of_cell = np.uint32 if self.n_samples <= np.iinfo(np.uint32).max else np.uint64
+        type_of_cell = np.uint32 if self.n_cells <= np.iinfo(np.uint32).max else np.uint64
         return Sample(
-            np.empty((n_modes, self.n_samples), strata.row_type),
-            np.zeros(self.n_samples),
-            np.empty(n_modes * self.n_samples, type_of_cell),
+            np.empty((n_modes, self.n_cells), strata.row_type),
+            np.zeros(self.n_cells),
+            np.empty(n_modes * self.n_cells, type_of_cell),
             np.empty(strata.n_rows + 1, np.int64),
         )
 
