@@ -88,7 +88,7 @@ def polyad_run(data: SoftProblem, _rank: int) -> Run:
 
 
 def _solved_error(data: SoftProblem) -> float:
-    from polyad.soft.transport import RowTransport
+    from polyad.transport.rows import RowTransport
 
     n, m = data.x.shape[1], data.n_targets
     even = np.full((1, n), 1 / n), np.full((1, m), 1 / m)

@@ -15,9 +15,9 @@ SOURCE = Path(polyad.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 GROUND = {"core", "exceptions", "_version"}
-FLOORS = {"tensor", "transport", "soft", "fitting", "data"}
+FLOORS = {"tensor", "transport", "fitting", "data"}
 SKELETON = {"estimators"}
-ROOMS = {"cp", "quantile", "wasserstein"}
+ROOMS = {"cp", "quantile", "soft", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
 
@@ -29,6 +29,7 @@ MAY_USE = {
     "estimators": FLOORS,
     **{room: FLOORS | SKELETON for room in ROOMS},
     "wasserstein": FLOORS | SKELETON | {"cp"},
+    "quantile": FLOORS | SKELETON | {"soft"},
     "datasets": FLOORS | SKELETON | ROOMS,
     "report": FLOORS | SKELETON | ROOMS,
     "metrics": FLOORS | SKELETON | ROOMS,
@@ -285,6 +286,8 @@ PUBLIC = {
         *("kruskal_to_dense", "match_components", "mttkrp", "unfold"),
     ],
     "polyad.wasserstein": ["WassersteinCP"],
+    "polyad.transport.fibres": ["FibreSolution", "FibreTransport", "SparseFibres"],
+    "polyad.transport.rows": ["Cost", "Gradients", "RowTransport", "SinkhornPlan", "SolvedPlan"],
     "polyad.transport": [
         *("FibreSolution", "FibreTransport", "SinkhornResult", "SparseFibres", "cosine_cost"),
         *("grid_cost", "one_identity_cost", "presence_cost", "random_cost", "sinkhorn"),

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 def learned(n=14, d=5, m=6, epsilon=0.01, seed=0):
     from polyad.soft.squash import squash
-    from polyad.soft.transport import RowTransport
+    from polyad.transport.rows import RowTransport
 
     rng = np.random.default_rng(seed)
     W, B = rng.gamma(1.0, size=(d, n)), softmax(rng.normal(size=(d, m)))

@@ -5,7 +5,7 @@ import pytest
 
 from polyad.exceptions import InvalidInputError, NumericalError
 from polyad.soft import quantile_normalize, soft_quantile, soft_rank, soft_sort, vjp
-from tests.soft import twins
+from tests.transport.rows import twins
 
 GENERATOR = np.random.default_rng(0)
 ARGUMENTS = {

@@ -19,7 +19,7 @@ import json
 from pathlib import Path
 import numpy as np
 from polyad import soft
-from polyad.soft.transport import RowTransport
+from polyad.transport.rows import RowTransport
 
 steps, solve = [], RowTransport.solve
 

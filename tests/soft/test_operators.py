@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 
 from polyad.soft import Cost, quantile_normalize, soft_quantile, soft_rank, soft_sort, vjp
-from tests.soft import twins
+from tests.transport.rows import twins
 
 X4, Q4 = np.array([0.3, 0.1, 0.9, 0.5]), np.array([10.0, 20.0, 30.0, 40.0])
 X5 = np.array([0.3, 0.1, 0.9, 0.5, 0.45])

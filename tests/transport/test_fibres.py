@@ -9,7 +9,7 @@ from scipy.sparse import coo_array
 from polyad.core.threads import thread_limit
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.transport import FibreTransport, SparseFibres, one_identity_cost, sinkhorn
-from polyad.transport.quick import SINGLE_TOLERANCE
+from polyad.transport.fibres.mixed_precision import SINGLE_TOLERANCE
 from tests.transport.reference import (
     brute_force,
     dual_value,

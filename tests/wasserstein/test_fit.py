@@ -13,7 +13,7 @@ from polyad import WassersteinCP
 from polyad.exceptions import Status
 from polyad.transport import random_cost
 from polyad.wasserstein import problem as problems
-from polyad.wasserstein.divergence import updated
+from polyad.wasserstein.updates import updated
 from tests.wasserstein import twin
 
 # Few iterations are enough for what is tested here, and they end without convergence.

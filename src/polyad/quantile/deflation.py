@@ -20,7 +20,7 @@ from polyad.core.threads import run_blocks
 from polyad.quantile.objective import TRANSPORT_TOL, Evaluation, inflate, row_blocks
 from polyad.quantile.parameters import pull_softmax, softmax
 from polyad.soft.squash import squash
-from polyad.soft.transport import RowTransport
+from polyad.transport.rows import RowTransport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,7 +34,7 @@ from polyad.quantile.parameters import (
 )
 from polyad.quantile.rows import HeldModel, solve_scores
 from polyad.soft.squash import squash
-from polyad.soft.transport import RowTransport
+from polyad.transport.rows import RowTransport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

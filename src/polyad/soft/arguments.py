@@ -10,7 +10,7 @@ import numpy as np
 
 from polyad.core.arrays import to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError, NumericalError
-from polyad.soft.transport import Cost
+from polyad.transport.rows import Cost
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

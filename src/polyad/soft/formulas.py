@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from polyad.soft.transport import Gradients
+    from polyad.transport.rows import Gradients
 
     Table = NDArray[np.float64]
     Index = NDArray[np.int64]

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from jax.typing import ArrayLike
 
-    from polyad.soft.transport import Cost
+    from polyad.transport.rows import Cost
 
 __all__ = ["quantile_normalize", "soft_quantile", "soft_rank", "soft_sort"]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from polyad.soft.transport import Cost
+    from polyad.transport.rows import Cost
 
 
 def soft_rank(

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyad.exceptions import NumericalError, TransportWarning, warn_user
-from polyad.soft.costs import check_order, check_slope
-from polyad.soft.sinkhorn import SinkhornPlan
 from polyad.soft.squash import Squashed, squash
-from polyad.soft.transport import Gradients, RowTransport, SolvedPlan
+from polyad.transport.rows import Gradients, RowTransport, SinkhornPlan, SolvedPlan
+from polyad.transport.rows.costs import check_order, check_slope
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

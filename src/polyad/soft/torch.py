@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from polyad.soft.transport import Cost
+    from polyad.transport.rows import Cost
 
 __all__ = ["quantile_normalize", "soft_quantile", "soft_rank", "soft_sort"]
 

@@ -33,13 +33,13 @@ from polyad.data.validation import refuse_negative
 from polyad.exceptions import InvalidInputError
 from polyad.tensor.sparse import SparseTensor
 from polyad.transport.fibres import FibreTransport
-from polyad.wasserstein.divergence import (
+from polyad.wasserstein.mode_fibres import find_nonzero_fibres
+from polyad.wasserstein.updates import (
     DenseMarginals,
     FibreMarginals,
     Marginals,
     component_masses,
 )
-from polyad.wasserstein.fibres import find_nonzero_fibres
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

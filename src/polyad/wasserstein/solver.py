@@ -5,7 +5,7 @@ Problem
     nonnegative factors.
 Update
     The transports of all modes to the model as it is, exactly; then, with them held, a few sweeps
-    of multiplicative updates over the factors (see ``divergence``), mode 0, the samples, last. Both
+    of multiplicative updates over the factors (see ``updates``), mode 0, the samples, last. Both
     lower the objective or leave it.
 Stopping
     The driver's: relative change of the objective, which is known in closed form.
@@ -35,7 +35,7 @@ import numpy as np
 from polyad.cp.solver import FactorSolver, balance
 from polyad.exceptions import Status
 from polyad.fitting.driver import FitOptions, begin, run
-from polyad.wasserstein.divergence import component_masses, inverse, updated
+from polyad.wasserstein.updates import component_masses, inverse, updated
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -3,13 +3,20 @@
 import numpy as np
 import pytest
 
-import polyad.soft.transport as transport_module
+import polyad.transport.rows.transport as transport_module
 from polyad.core.threads import thread_limit
-from polyad.soft.kernels import couple, eliminate, evaluate, gibbs, squared_table, substitute
-from polyad.soft.newton import N_BINS, fill_bins
-from polyad.soft.reduction import NODES, count_nodes, gauss_quadrature, reduce_block
-from polyad.soft.transport import RowTransport
-from tests.soft import twins
+from polyad.transport.rows import RowTransport
+from polyad.transport.rows.kernels import (
+    couple,
+    eliminate,
+    evaluate,
+    gibbs,
+    squared_table,
+    substitute,
+)
+from polyad.transport.rows.newton import N_BINS, fill_bins
+from polyad.transport.rows.quadrature import NODES, count_nodes, gauss_quadrature, reduce_block
+from tests.transport.rows import twins
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 2), (9, 5), (20, 12)])

@@ -1,6 +1,6 @@
 """Numba kernels for the usual fibre: a few nonzeros, costs of at most 24 epsilon.
 
-What is solved is written down in :mod:`polyad.transport.kernels`. Here is the short way to it:
+What is solved is written down in ``kernels``. Here is the short way to it:
 
 - The start is one Sinkhorn step from ``v = x``, in plain numbers.
 - Newton steps are made in float32, and the last ones in float64 if the data is float64. Adding a
@@ -11,7 +11,7 @@ What is solved is written down in :mod:`polyad.transport.kernels`. Here is the s
   and no exponential of the long vectors.
 
 A step that does not halve the residual, or leaves the range of the numbers, ends the attempt: the
-fibre is then solved by :mod:`polyad.transport.newton`, which is careful.
+fibre is then solved by ``damped_newton``, which is careful.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from polyad.core.compiled import kernel
 from polyad.core.vector_math import fast_exp, fast_log
-from polyad.transport.kernels import (
+from polyad.transport.fibres.kernels import (
     NOTHING,
     ROUNDING,
     add_rows,
@@ -33,7 +33,7 @@ from polyad.transport.kernels import (
     marginals_of_sums,
     substitute,
 )
-from polyad.transport.records import (
+from polyad.transport.fibres.records import (
     BASE,
     INVERSE,
     LOG_X,

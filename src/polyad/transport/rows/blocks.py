@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from polyad.core.compiled import kernel
-from polyad.soft.kernels import (
+from polyad.transport.rows.kernels import (
     gibbs,
     row_sums,
     squared_table,
 )
-from polyad.soft.newton import (
+from polyad.transport.rows.newton import (
     N_BINS,
     Room,
     Task,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from polyad.core.compiled import kernel
-from polyad.soft.kernels import (
+from polyad.transport.rows.kernels import (
     couple,
     eliminate,
     evaluate,

@@ -25,9 +25,9 @@ import numpy as np
 
 from polyad.core.threads import run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.transport import blocks
 from polyad.transport.costs import check_range, validate_cost
-from polyad.transport.records import Fibres, Kernels, Results, Rules
+from polyad.transport.fibres import blocks
+from polyad.transport.fibres.records import Fibres, Kernels, Results, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,7 +30,7 @@ import numpy as np
 
 from polyad.core.compiled import kernel, ordered_kernel
 from polyad.core.vector_math import fast_exp, fast_log
-from polyad.transport.records import (
+from polyad.transport.fibres.records import (
     BASE,
     INVERSE,
     LOG_X,

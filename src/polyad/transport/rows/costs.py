@@ -11,6 +11,7 @@ of the values, and what it gives are no ranks.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +19,9 @@ import numpy as np
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Callable
 
-    from polyad.soft.transport import Cost
+    from numpy.typing import NDArray
 
     Table = NDArray[np.float64]
 
@@ -31,6 +32,36 @@ _ROUNDING = 1e-9
 # Differences of costs are taken this part of the range away, and known to this part of the largest
 # slope; where a cost has a corner they are not, so that most of them must be wrong.
 _STEP, _CLOSE, _MOST = 1e-6, 1e-3, 0.5
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A cost of one's own between values and targets.
+
+    Parameters
+    ----------
+    value : callable
+        ``value(x, y)`` returns the cost for arrays that are broadcast against each other. It must
+        be submodular, ``d2c / dx dy <= 0``, for soft operators to keep the order of the values. Any
+        convex function of ``x - y`` is. The operators refuse a cost that is not, for a sample of
+        the values and targets.
+    slope : callable
+        ``slope(x, y)`` returns the derivative with respect to ``x``. Where it is needed, it is
+        compared with differences of the cost on such a sample.
+    """
+
+    value: Callable[[Any, Any], Any]
+    slope: Callable[[Any, Any], Any]
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be called."""
+        for name in ("value", "slope"):
+            if not callable(function := getattr(self, name)):
+                message = f"{name}={function!r} of a cost must be a function of x and y."
+                raise InvalidTypeError(message)
+
+
+SQUARED = Cost(lambda x, y: (x - y) ** 2, lambda x, y: 2.0 * (x - y))
 
 
 def read_table(found: Any, shape: tuple[int, ...], name: str) -> Table:

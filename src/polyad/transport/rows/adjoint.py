@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyad.core.compiled import kernel
-from polyad.soft.blocks import Rows, make_densities, row_of
-from polyad.soft.kernels import couple, eliminate, hold, substitute
-from polyad.soft.newton import Room, make_room
+from polyad.transport.rows.blocks import Rows, make_densities, row_of
+from polyad.transport.rows.kernels import couple, eliminate, hold, substitute
+from polyad.transport.rows.newton import Room, make_room
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

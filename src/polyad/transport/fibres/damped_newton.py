@@ -14,7 +14,7 @@ import numpy as np
 
 from polyad.core.compiled import kernel
 from polyad.core.vector_math import fast_exp, fast_log
-from polyad.transport.kernels import (
+from polyad.transport.fibres.kernels import (
     NOTHING,
     ROUNDING,
     absorb_rows,
@@ -25,7 +25,7 @@ from polyad.transport.kernels import (
     round_up,
     unsound,
 )
-from polyad.transport.records import (
+from polyad.transport.fibres.records import (
     BASE,
     INVERSE,
     LOG_X,
@@ -242,7 +242,7 @@ def sinkhorn(task: Task, grid: NDArray[Any], unknowns: Vector, tol: float, budge
 
 @kernel
 def evaluate_logs(task: Task, grid: NDArray[Any], unknowns: Vector) -> Point:
-    """Evaluate at ``a`` as :func:`~polyad.transport.kernels.evaluate`, for numbers of any range.
+    """Evaluate at ``a`` as ``kernels.evaluate`` does, for numbers of any range.
 
     ``inverse`` gets ``log u``; ``q`` stays as it is, only its logarithm is known to exist.
     """

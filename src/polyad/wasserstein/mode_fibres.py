@@ -24,7 +24,7 @@ _BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Fibres:
+class ModeFibres:
     """The fibres of one mode that hold a nonzero, cut into blocks of bounded size.
 
     Attributes
@@ -74,7 +74,7 @@ class Fibres:
         return rows
 
 
-def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> Fibres:
+def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> ModeFibres:
     """Sort the nonzeros of a tensor into the fibres of a mode.
 
     Parameters
@@ -103,4 +103,4 @@ def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> Fibres:
         first, last = offsets[start], offsets[stop]
         own = offsets[start : stop + 1] - first
         nonzeros.append(SparseFibres(own, rows[first:last], values[first:last], length))
-    return Fibres(mode, length, offsets, places, blocks, tuple(nonzeros))
+    return ModeFibres(mode, length, offsets, places, blocks, tuple(nonzeros))

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyad.core.threads import run_blocks
-from polyad.soft.costs import read_table
-from polyad.soft.transport import Gradients
+from polyad.transport.rows.costs import read_table
+from polyad.transport.rows.transport import Gradients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from polyad.soft.transport import RowTransport
+    from polyad.transport.rows.transport import RowTransport
 
     Table = NDArray[np.float64]
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.tensor.sparse import SparseTensor
-    from polyad.wasserstein.fibres import Fibres
+    from polyad.wasserstein.mode_fibres import ModeFibres
 
 # Sums over many blocks are made in this many parts, each in order: the same for any thread count.
 _PARTS = 8
@@ -53,14 +53,14 @@ class Marginals(ABC):
     ----------
     tensor : SparseTensor
         The data, for its shape and coordinates.
-    fibres : sequence of Fibres
+    fibres : sequence of ModeFibres
         Of the modes along which mass moves.
     entries : ndarray of shape (nnz,) or None
         The marginals of the modes along which nothing moves, summed, at the nonzeros.
     """
 
     def __init__(
-        self, tensor: SparseTensor, fibres: Sequence[Fibres], entries: NDArray[Any] | None
+        self, tensor: SparseTensor, fibres: Sequence[ModeFibres], entries: NDArray[Any] | None
     ) -> None:
         self.tensor = tensor
         self.fibres = fibres
@@ -91,7 +91,7 @@ class DenseMarginals(Marginals):
     """The sum as a dense tensor, where that is smaller than the fibres of all modes."""
 
     def __init__(
-        self, tensor: SparseTensor, fibres: Sequence[Fibres], entries: NDArray[Any] | None
+        self, tensor: SparseTensor, fibres: Sequence[ModeFibres], entries: NDArray[Any] | None
     ) -> None:
         super().__init__(tensor, fibres, entries)
         self.total = np.zeros(tensor.shape, tensor.dtype)
@@ -143,7 +143,7 @@ class FibreMarginals(Marginals):
     def __init__(
         self,
         tensor: SparseTensor,
-        fibres: Sequence[Fibres],
+        fibres: Sequence[ModeFibres],
         entries: NDArray[Any] | None,
         again: Callable[[int, int], NDArray[Any]],
         memory: float,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from polyad.core.threads import thread_limit
-from polyad.soft.transport import Cost, RowTransport
-from tests.soft import twins
+from polyad.transport.rows import Cost, RowTransport
+from tests.transport.rows import twins
 
 COSH = Cost(lambda x, y: np.cosh(2 * (x - y)), lambda x, y: 2 * np.sinh(2 * (x - y)))
 

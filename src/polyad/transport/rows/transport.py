@@ -25,22 +25,23 @@ all share. Nothing is validated here: see :mod:`polyad.soft.arguments` for that.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polyad.core.threads import run_blocks
-from polyad.exceptions import InvalidTypeError
-from polyad.soft.adjoint import pull_block
-from polyad.soft.blocks import Rows, average_block, extend_block, solve_block
-from polyad.soft.costs import read_table
-from polyad.soft.newton import Task
-from polyad.soft.reduction import count_nodes, reduce_block
+from polyad.transport.rows.adjoint import pull_block
+from polyad.transport.rows.blocks import Rows, average_block, extend_block, solve_block
+from polyad.transport.rows.costs import SQUARED, read_table
+from polyad.transport.rows.newton import Task
+from polyad.transport.rows.quadrature import count_nodes, reduce_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from polyad.transport.rows.costs import Cost
 
     Table = NDArray[np.float64]
 
@@ -59,36 +60,6 @@ _COARSER, _ROUGH = 4.0, 1e-3
 _TRACE = 1e-14
 # Rows that fail are solved again, through values of epsilon that are halved, with many steps.
 _WELL, _SLOW_STEPS, _MOST_LEVELS = 1e-6, 2000, 40
-
-
-@dataclass(frozen=True)
-class Cost:
-    """A cost of one's own between values and targets.
-
-    Parameters
-    ----------
-    value : callable
-        ``value(x, y)`` returns the cost for arrays that are broadcast against each other. It must
-        be submodular, ``d2c / dx dy <= 0``, for soft operators to keep the order of the values. Any
-        convex function of ``x - y`` is. The operators refuse a cost that is not, for a sample of
-        the values and targets.
-    slope : callable
-        ``slope(x, y)`` returns the derivative with respect to ``x``. Where it is needed, it is
-        compared with differences of the cost on such a sample.
-    """
-
-    value: Callable[[Any, Any], Any]
-    slope: Callable[[Any, Any], Any]
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be called."""
-        for name in ("value", "slope"):
-            if not callable(function := getattr(self, name)):
-                message = f"{name}={function!r} of a cost must be a function of x and y."
-                raise InvalidTypeError(message)
-
-
-SQUARED = Cost(lambda x, y: (x - y) ** 2, lambda x, y: 2.0 * (x - y))
 
 
 @dataclass(frozen=True)

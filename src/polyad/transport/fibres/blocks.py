@@ -8,17 +8,7 @@ import numpy as np
 
 from polyad.core.compiled import kernel
 from polyad.core.vector_math import fast_exp, fast_log
-from polyad.transport.kernels import (
-    NOTHING,
-    add_rows,
-    evaluate,
-    log_marginal,
-    make_grid,
-    make_unknowns,
-    round_up,
-    unsound,
-)
-from polyad.transport.newton import (
+from polyad.transport.fibres.damped_newton import (
     ABSORBED,
     DOUBLE,
     SINGLE,
@@ -28,14 +18,24 @@ from polyad.transport.newton import (
     refer,
     sinkhorn,
 )
-from polyad.transport.quick import (
+from polyad.transport.fibres.kernels import (
+    NOTHING,
+    add_rows,
+    evaluate,
+    log_marginal,
+    make_grid,
+    make_unknowns,
+    round_up,
+    unsound,
+)
+from polyad.transport.fibres.mixed_precision import (
     largest_entry,
     scale,
     smallest_entry,
     solve_quickly,
     take_logs,
 )
-from polyad.transport.records import (
+from polyad.transport.fibres.records import (
     INVERSE,
     KEPT,
     LOG_X,
