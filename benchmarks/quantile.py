@@ -54,7 +54,7 @@ def polyad_run(data: QuantileProblem, rank: int) -> Run:
 
     table = feature_table(data.X, KullbackLeibler())
     objective = QuantileObjective(
-        table, Settings(EPSILON, nonnegative=True, penalty=1e-3), data.n_quantiles
+        table, Settings(EPSILON, nonnegative=True, ridge=1e-3), data.n_quantiles
     )
     solver = AdamSolver(objective, "QMF", learning_rate=0.05)
     start = random_parameters(table.shape, rank, data.n_quantiles, nonnegative=True, seed=0)

@@ -112,7 +112,7 @@ CASES = {
         polyad.QMF,
         TABLE,
         {
-            **{**COMMON, **QUANTILE, "nonnegative": False, "penalty": 0.1, "batch_size": 3},
+            **{**COMMON, **QUANTILE, "nonnegative": False, "ridge": 0.1, "batch_size": 3},
             **{"init": "random", "solver": "lbfgs"},
         },
         {"n_quantiles": 4},
@@ -121,8 +121,8 @@ CASES = {
     "QMFQ": Case(
         polyad.QMFQ,
         TABLE,
-        {**COMMON, **QUANTILE, "projector": "svd", "n_inner": 20, "solver": "lbfgs"},
-        {"n_quantiles": 4, "n_inner": 10},
+        {**COMMON, **QUANTILE, "projector": "svd", "inner_iter": 20, "solver": "lbfgs"},
+        {"n_quantiles": 4, "inner_iter": 10},
     ),
 }
 UNCOUNTED = {

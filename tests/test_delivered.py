@@ -236,7 +236,7 @@ def quantile_objective(model, x, seen):
         np.log(model.factors_[1] * model._lengths),
         np.log(model.factors_[0] * model.weights_ / model._lengths),
     ]
-    penalty = 0.5 * model.penalty * scale * sum(np.mean(part**2) for part in free)
+    penalty = 0.5 * model.ridge * scale * sum(np.mean(part**2) for part in free)
     return divergence + penalty
 
 
@@ -249,7 +249,7 @@ QUANTILE = {"divergence": "frobenius", "tol": 0.0, "max_iter": 4}
 def test_the_objective_of_quantile_factors_is_that_of_the_model(solver, masked):
     seen = np.random.default_rng(1).random(MATRIX.shape) < (0.8 if masked else 2.0)
     data = np.where(seen, MATRIX, np.nan)
-    model = QMF(2, solver=solver, penalty=0.1, random_state=0, **QUANTILE).fit(data)
+    model = QMF(2, solver=solver, ridge=0.1, random_state=0, **QUANTILE).fit(data)
     assert model.objective_ == pytest.approx(quantile_objective(model, MATRIX, seen), rel=1e-6)
     assert model.objective_ <= min(model.history_.objective)
 
@@ -327,7 +327,7 @@ def test_exponentials_and_their_products_are_float32_numbers():
 def test_a_single_one_in_float32_gives_a_finite_model():
     X = np.zeros((12, 8), np.float32)
     X[0, 0] = 1.0
-    options = {"divergence": "frobenius", "solver": "lbfgs", "penalty": 0}
+    options = {"divergence": "frobenius", "solver": "lbfgs", "ridge": 0}
     model = QMF(2, random_state=19, **options).fit(X)
     for array in (model.weights_, *model.factors_, model.transform(X)):
         assert array.dtype == np.float32

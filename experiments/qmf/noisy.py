@@ -57,7 +57,7 @@ PANELS = {
 BASE = "NMF KL"
 NOISE = 10.0
 # What is held while something else varies.
-_HELD = {"n_quantiles": 16, "n_inner": 100}
+_HELD = {"n_quantiles": 16, "inner_iter": 100}
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -89,10 +89,10 @@ def make_kinds(options: argparse.Namespace) -> dict[str, list[Unit]]:
     qmf = {"method": "QMF", "n_quantiles": held, "iterations": options.iterations}
     qmfq = {"method": "QMFQ", "n_quantiles": held, "iterations": options.outer}
     nmf = {"method": BASE, "iterations": options.updates}
-    inner = {"n_inner": _HELD["n_inner"]}
+    inner = {"inner_iter": _HELD["inner_iter"]}
     kinds = {
         "batch": [qmf, *({**qmf, "batch_size": size} for size in options.batches)],
-        "inner": [{**qmfq, "n_inner": n_inner} for n_inner in options.inner],
+        "inner": [{**qmfq, "inner_iter": inner_iter} for inner_iter in options.inner],
         "quantiles": [
             {**kind, "n_quantiles": m}
             for kind in (qmf, {**qmfq, **inner})
@@ -122,7 +122,7 @@ def do_unit(unit: Unit) -> Unit:
     if unit["method"] == BASE:
         result = _result(*watched_updates(X, rank, seed, n_iter, kl_updates), planted.clean)
         return {**result, "n_iter": n_iter}
-    names = ("n_quantiles", "n_inner", "batch_size")
+    names = ("n_quantiles", "inner_iter", "batch_size")
     parameters = {name: unit[name] for name in names if name in unit}
     model = make_model(unit["method"], rank, seed, {"max_iter": n_iter, **parameters})
     result = _result(*watched_model(model, X), planted.clean)
@@ -143,7 +143,7 @@ def title_of(unit: Unit) -> str:
         size = unit.get("batch_size")
         texts.append("all features" if size is None else f"batches of {size}")
     else:
-        texts.append(f"{unit['n_inner']} inner")
+        texts.append(f"{unit['inner_iter']} inner")
     return f"{unit['method']}, {', '.join(texts)}"
 
 

@@ -53,7 +53,7 @@ def make_method(name: str, unit: dict[str, Any], shape: tuple[int, int], seed: i
         parameters = {"n_quantiles": unit["quantiles"], **settings}
         parameters["max_iter"] = unit["iterations"] if kind == "QMF" else unit["outer"]
         if kind == "QMFQ" and "projector" not in settings:
-            parameters["n_inner"] = unit["inner"]
+            parameters["inner_iter"] = unit["inner"]
         return Quantile(kind, rank, seed, parameters)
     if name == "SVD":
         return TruncatedSVD(rank)

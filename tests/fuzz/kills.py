@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "SimilarityCP": {},
     "WassersteinCP": {},
     "QMF": {"batch_size": 3},
-    "QMFQ": {"n_inner": 5},
+    "QMFQ": {"inner_iter": 5},
 }
 N_ITERATIONS = 12
 

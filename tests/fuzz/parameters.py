@@ -52,9 +52,8 @@ SIZES = {
     "max_iter": (1, 2, 3, 6, 12),
     "n_init": (1, 1, 1, 2),
     "n_quantiles": (2, 3, 5, 16),
-    "n_inner": (1, 5, 20),
     "sinkhorn_iter": (1, 2, 5),
-    "inner_iter": (1, 2, 10),
+    "inner_iter": (1, 2, 5, 10, 20),
     "batch_size": (1, 2, 5, 128),
     "epoch_iter": (1, 5, 20),
 }
@@ -84,7 +83,8 @@ def _fixed_modes(rng: Rng, data: Data, drawn: Drawn, rules: list[Any]) -> Any:
 
 
 def _penalty(rng: Rng, data: Data, drawn: Drawn, rules: list[Any]) -> Any:
-    number = 0.0 if chance(rng, 0.6) else wild(rng)
+    most = next(rule.right for rule in rules if isinstance(rule, Interval))
+    number = 0.0 if chance(rng, 0.6) else wild(rng, high=most)
     return [number] * data.values.ndim if "array-like" in rules and chance(rng, 0.2) else number
 
 

@@ -57,7 +57,7 @@ MODELS = {
         tensor()
     ),
     "QMF": lambda: polyad.QMF(2, **SMALL).fit(table()),
-    "QMFQ nmf": lambda: polyad.QMFQ(2, n_inner=5, **SMALL).fit(table()),
+    "QMFQ nmf": lambda: polyad.QMFQ(2, inner_iter=5, **SMALL).fit(table()),
     "QMFQ svd": lambda: polyad.QMFQ(2, projector="svd", **SMALL).fit(table()),
 }
 

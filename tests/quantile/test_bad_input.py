@@ -61,7 +61,7 @@ def test_types_that_are_refused(estimator):
 def test_what_only_qmf_refuses():
     with pytest.raises(InvalidInputError, match="batch_size=3 is for solver='adam'"):
         QMF(batch_size=3, solver="lbfgs").fit(small())
-    for wrong in ({"batch_size": 0}, {"penalty": -1.0}, {"penalty": 1e300}, {"init": "nmf"}):
+    for wrong in ({"batch_size": 0}, {"ridge": -1.0}, {"ridge": 1e300}, {"init": "nmf"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             QMF(**wrong).fit(small())
     with pytest.raises(ValueError, match="projector"):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
     [
         QMF(max_iter=20),
         QMF(nonnegative=False, divergence="frobenius", solver="lbfgs", max_iter=20),
-        QMFQ(n_inner=10, max_iter=10),
+        QMFQ(inner_iter=10, max_iter=10),
         QMFQ(projector="svd", divergence="frobenius", max_iter=10),
     ]
 )

@@ -44,7 +44,7 @@ def test_the_toy_of_the_paper_is_reached(toy):
 
 
 def test_the_settings_of_the_paper_reach_the_known_numbers():
-    """Adam with rate 0.01 and an absolute penalty of 0.01: 38 at the start, 27.8 and 10.1 after 10
+    """Adam with rate 0.01 and an absolute ridge of 0.01: 38 at the start, 27.8 and 10.1 after 10
     and 100 steps.
 
     Those were computed by a NumPy implementation with another random start and the usual memory of
@@ -57,7 +57,7 @@ def test_the_settings_of_the_paper_reach_the_known_numbers():
         n_quantiles=8,
         init="random",
         learning_rate=0.01,
-        penalty=0.01 / unit,
+        ridge=0.01 / unit,
         random_state=0,
         tol=0,
         max_iter=100,
@@ -124,7 +124,7 @@ def test_inflation_tells_powers_from_roots():
         {"batch_size": 3},
         {"nonnegative": False},
         {"divergence": "frobenius"},
-        {"penalty": 0.0},
+        {"ridge": 0.0},
         {"epsilon": 1e-3},
         {"n_quantiles": 2},
         {"n_quantiles": 40},

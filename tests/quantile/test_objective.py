@@ -20,9 +20,9 @@ from tests.quantile.planted import small
 from tests.quantile.twin import qmf_loss
 
 
-def problem(X, divergence=None, n_quantiles=5, nonnegative=True, penalty=0.01):
+def problem(X, divergence=None, n_quantiles=5, nonnegative=True, ridge=0.01):
     table = feature_table(X, divergence or KullbackLeibler())
-    objective = QuantileObjective(table, Settings(0.01, nonnegative, penalty), n_quantiles)
+    objective = QuantileObjective(table, Settings(0.01, nonnegative, ridge), n_quantiles)
     rng = np.random.default_rng(1)
     start = random_parameters(table.shape, 2, n_quantiles, nonnegative=nonnegative, seed=0)
     free = [part + 0.5 * rng.normal(size=part.shape) for part in start]
@@ -33,7 +33,7 @@ def test_the_value_is_that_of_the_twin():
     X = small()
     objective, free = problem(X)
     found = objective.evaluate(free, [])
-    assert found.value == pytest.approx(qmf_loss(X.T, *free, penalty=0.01), rel=1e-7)
+    assert found.value == pytest.approx(qmf_loss(X.T, *free, ridge=0.01), rel=1e-7)
 
 
 @pytest.mark.parametrize("nonnegative", [True, False])

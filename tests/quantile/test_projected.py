@@ -169,7 +169,7 @@ def test_the_toy_of_the_paper_is_reached(options, limit):
     np.testing.assert_array_equal(model.quantiles_[:, -1], X.max(axis=0))
 
 
-@pytest.mark.parametrize("options", [{"n_inner": 15}, {"projector": "svd"}])
+@pytest.mark.parametrize("options", [{"inner_iter": 15}, {"projector": "svd"}])
 def test_new_samples_are_normalised_projected_and_mapped_back(options):
     X = planted(n_samples=80, n_features=60, n_components=2)
     model = QMFQ(2, n_quantiles=8, random_state=0, max_iter=40, **options).fit(X[:60])
@@ -190,7 +190,7 @@ def test_new_samples_are_normalised_projected_and_mapped_back(options):
 @pytest.mark.parametrize("options", [{}, {"projector": "svd"}, {"solver": "lbfgs"}])
 def test_resume_threads_and_files_keep_every_bit(tmp_path, options):
     X = planted(n_samples=30, n_features=70, n_components=2)
-    common = {"n_components": 2, "n_inner": 8, "random_state": 0, "tol": 0, "n_init": 1, **options}
+    common = {"n_components": 2, "inner_iter": 8, "random_state": 0, "tol": 0, **options}
     whole = QMFQ(**common, max_iter=8, n_jobs=1).fit(X)
     QMFQ(**common, max_iter=4, checkpoint=tmp_path / "state").fit(X)
     resumed = QMFQ(**common, max_iter=8, n_jobs=3, checkpoint=tmp_path / "state").fit(X)
@@ -210,7 +210,7 @@ def test_odd_features_and_float32():
     X = small(n_samples=20, n_features=8)
     X[:, 0], X[:, 1], X[:, 2] = 2.0, 0.0, X[:, 2] > np.median(X[:, 2])
     for projector in ("nmf", "svd"):
-        model = QMFQ(2, projector=projector, n_inner=20, max_iter=20, random_state=0)
+        model = QMFQ(2, projector=projector, inner_iter=20, max_iter=20, random_state=0)
         features = model.fit_transform(X.astype(np.float32))
         assert features.dtype == np.float32
         back = model.inverse_transform(features)
@@ -221,7 +221,7 @@ def test_odd_features_and_float32():
 
 def test_tables():
     frame = pd.DataFrame(small(n_features=3), columns=["a", "b", "c"])
-    model = QMFQ(2, n_inner=5, max_iter=5, random_state=0).set_output(transform="pandas")
+    model = QMFQ(2, inner_iter=5, max_iter=5, random_state=0).set_output(transform="pandas")
     assert list(model.fit_transform(frame).columns) == ["qmfq0", "qmfq1"]
     assert list(model.quantile_table().index) == ["a", "b", "c"]
     assert (np.diff(model.transform_table("b")["after"]) >= 0).all()

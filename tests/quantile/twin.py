@@ -26,7 +26,7 @@ def transported(w, a, b, q, epsilon, n_iter=20000):
     return np.exp(logits - logsumexp(logits, axis=1, keepdims=True)) @ q
 
 
-def qmf_loss(X, loadings, scores, gaps, logits, epsilon=0.01, penalty=0.0):
+def qmf_loss(X, loadings, scores, gaps, logits, epsilon=0.01, ridge=0.0):
     """Return the objective of QMF with the Kullback-Leibler divergence; ``X`` has features
     first."""
     softmax = lambda z: np.exp(z - logsumexp(z, axis=1, keepdims=True))  # noqa: E731
@@ -41,4 +41,4 @@ def qmf_loss(X, loadings, scores, gaps, logits, epsilon=0.01, penalty=0.0):
     kl = lambda x, y: x * np.log(x / y) - x + y  # noqa: E731
     unit = kl(X + guard, X.mean(axis=1, keepdims=True) + guard).mean()
     squares = (loadings**2).mean() + (scores**2).mean()
-    return kl(X + guard, Y + guard).mean() + 0.5 * penalty * unit * squares
+    return kl(X + guard, Y + guard).mean() + 0.5 * ridge * unit * squares

@@ -67,7 +67,7 @@ class QMF(QuantileFamily):
         How entries and model are compared: the generalised Kullback-Leibler divergence, for data
         that is not negative; half the squared difference; or an object with ``value(x, y)`` and
         ``derivative(x, y)``, the latter with respect to the model ``y``, both entry by entry.
-    penalty : float, default=1e-3
+    ridge : float, default=1e-3
         The weight of the squares of the free numbers of the factors (their logarithms if they are
         not negative), relative to the divergence of a model that knows the mean of each feature
         only.
@@ -108,12 +108,12 @@ class QMF(QuantileFamily):
     reconstruction_err_ : float
         The mean divergence of the data from its reconstruction.
     objective_ : float
-        The objective of the model: ``reconstruction_err_`` and the penalty.
+        The objective of the model: ``reconstruction_err_`` and the ridge term.
     {kruskal_}
         It is the model before the quantile transforms of the features.
     {labels_, modes_, history_}
-        Also ``divergence``, its part without the penalty; ``learning_rate``, or ``evaluations`` for
-        L-BFGS.
+        Also ``divergence``, its part without the ridge term; ``learning_rate``, or ``evaluations``
+        for L-BFGS.
     {n_iter_, status_, n_samples_seen_, n_features_in_, feature_names_in_}
 
     Notes
@@ -154,8 +154,8 @@ class QMF(QuantileFamily):
         "_known": saving.array("n0", "R"),
         "_used": saving.fields(epsilon=saving.number(1e-12), nonnegative=saving.flag),
     }
-    # The lengths that the columns of the loadings had in the fit, which the penalty acts on; the
-    # weight of the penalty of a sample; and the scores at the end of the iterations, from the best
+    # The lengths that the columns of the loadings had in the fit, which the ridge acts on; the
+    # weight of the ridge for a sample; and the scores at the end of the iterations, from the best
     # of which a sample starts.
     _lengths: Array
     _ridge: float
@@ -166,7 +166,7 @@ class QMF(QuantileFamily):
         **COMMON_CONSTRAINTS,
         "nonnegative": ["boolean"],
         # Beyond that nothing is left of the divergence, and squares of gradients are no floats.
-        "penalty": [Interval(Real, 0, 1e12, closed="both")],
+        "ridge": [Interval(Real, 0, 1e12, closed="both")],
         "init": [StrOptions({"normalized", "random"})],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
     }
@@ -179,7 +179,7 @@ class QMF(QuantileFamily):
         epsilon: float = 1e-2,
         nonnegative: bool = True,
         divergence: Any = "kl",
-        penalty: float = 1e-3,
+        ridge: float = 1e-3,
         solver: str = "adam",
         learning_rate: float = 0.05,
         batch_size: int | None = None,
@@ -200,7 +200,7 @@ class QMF(QuantileFamily):
         self.epsilon = epsilon
         self.nonnegative = nonnegative
         self.divergence = divergence
-        self.penalty = penalty
+        self.ridge = ridge
         self.solver = solver
         self.learning_rate = learning_rate
         self.batch_size = batch_size
@@ -217,7 +217,7 @@ class QMF(QuantileFamily):
         self.verbose = verbose
 
     def _solver(self, table: FeatureTable) -> QuantileSolver[Any]:
-        settings = Settings(float(self.epsilon), bool(self.nonnegative), float(self.penalty))
+        settings = Settings(float(self.epsilon), bool(self.nonnegative), float(self.ridge))
         objective = QuantileObjective(table, settings, int(self.n_quantiles))
         if self.solver == "adam":
             size = None if self.batch_size is None else int(self.batch_size)

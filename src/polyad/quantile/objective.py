@@ -65,13 +65,13 @@ class Settings:
         Strength of the entropy of the transports.
     nonnegative : bool
         Whether the factors are exponentials.
-    penalty : float
+    ridge : float
         The weight of the squares of the free numbers of the factors, without unit.
     """
 
     epsilon: float
     nonnegative: bool
-    penalty: float
+    ridge: float
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Evaluation:
     value : float
         The objective.
     divergence : float
-        The mean divergence, without the penalty.
+        The mean divergence, without the ridge term.
     gradient : list of ndarray
         The derivatives with respect to each array of the parameters; empty if not asked for.
     potentials : list of ndarray of shape (d, m)
@@ -175,10 +175,10 @@ class QuantileObjective:
         run_blocks(run.block, row_blocks(d, self.table.shape[1], self.n_quantiles))
         n_observed = self.table.n_observed * d / self.table.shape[0]
         mean = float(run.totals.sum()) / n_observed
-        penalty = self.settings.penalty * self.table.unit
+        ridge = self.settings.ridge * self.table.unit
         squares = sum(float(np.mean(free**2)) for free in (given.loadings, given.scores))
-        gradient = run.gradient(n_observed, penalty) if with_gradient else []
-        return Evaluation(mean + 0.5 * penalty * squares, mean, gradient, [run.potentials])
+        gradient = run.gradient(n_observed, ridge) if with_gradient else []
+        return Evaluation(mean + 0.5 * ridge * squares, mean, gradient, [run.potentials])
 
     def held(self, parameters: Sequence[Table], potentials: Sequence[Table]) -> HeldModel:
         """Return the model of some parameters with its transforms as functions."""
@@ -193,7 +193,7 @@ class QuantileObjective:
             epsilon=settings.epsilon,
         )
         per_sample = table.n_observed / table.shape[1]
-        ridge = settings.penalty * per_sample / scores.shape[1]
+        ridge = settings.ridge * per_sample / scores.shape[1]
         return HeldModel(maps, loadings, scores, settings.nonnegative, ridge, table.unit)
 
     def solved(self, parameters: Sequence[Table], potentials: Sequence[Table]) -> Solved:
@@ -207,7 +207,7 @@ class QuantileObjective:
             # A sample without any entry has no score that could be penalised.
             free = free * np.asarray(table.observed.any(axis=0))[:, None]
         squares = sum(float(np.mean(part**2)) for part in (Parameters(*parameters).loadings, free))
-        penalty = 0.5 * self.settings.penalty * table.unit * squares
+        penalty = 0.5 * self.settings.ridge * table.unit * squares
         return Solved(scores, divergence + penalty, divergence)
 
 
@@ -325,7 +325,7 @@ class _Run:
             self.products[part], by_gaps[part], by_logits[part] = found.gradient
             by_loadings[part] = found.gradient[0] @ self.scores.T
 
-    def gradient(self, n_observed: float, penalty: float) -> list[Table]:
+    def gradient(self, n_observed: float, ridge: float) -> list[Table]:
         """Return the gradient of the objective."""
         n = self.scores.shape[1]
         by_scores = np.empty_like(self.scores)
@@ -338,8 +338,8 @@ class _Run:
         by_scores /= n_observed
         by_loadings = pull_factor(self.loadings, by_loadings, nonnegative=self.nonnegative)
         by_scores = pull_factor(self.scores, by_scores, nonnegative=self.nonnegative)
-        by_loadings += penalty / by_loadings.size * self.given.loadings
-        by_scores += penalty / by_scores.size * self.given.scores
+        by_loadings += ridge / by_loadings.size * self.given.loadings
+        by_scores += ridge / by_scores.size * self.given.scores
         return [by_loadings, by_scores, by_gaps, by_logits]
 
 

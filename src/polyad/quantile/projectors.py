@@ -5,7 +5,7 @@ r"""Projectors onto matrices of low rank, with their derivatives.
     :math:`V \leftarrow V \circ U^T(Z / UV) / U^T 1`, then :math:`U` likewise (Lee and Seung); then
     the best scores of the loadings that they end with, because these are what a new sample has too
     (the paper takes the scores of the last update). The derivative is that of this very
-    computation, in reverse. Memory: all factors on the way, ``O(n_inner (d + n) k)``.
+    computation, in reverse. Memory: all factors on the way, ``O(inner_iter (d + n) k)``.
 ``SVDProjector``
     The truncated singular value decomposition, :math:`Z P` with the projector ``P`` onto the
     leading eigenvectors of :math:`A = Z^T Z`. With eigenvalues :math:`\lambda` and eigenvectors
@@ -78,12 +78,12 @@ class NMFProjector(Projector):
     ----------
     n_components : int
         The rank.
-    n_inner : int
+    inner_iter : int
         How many updates of both factors.
     """
 
     n_components: int
-    n_inner: int
+    inner_iter: int
 
     def start(self, shape: tuple[int, int], seed: int) -> list[Table]:
         """Return random loadings and scores."""
@@ -107,7 +107,7 @@ class NMFProjector(Projector):
     def updated(self, Z: Table, start: Sequence[Table], *, remember: bool = False) -> Updates:
         """Run the updates alone."""
         run = Updates(Z, *start)
-        for _ in range(self.n_inner):
+        for _ in range(self.inner_iter):
             run.update(remember=remember)
         return run
 

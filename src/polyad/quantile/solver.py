@@ -19,7 +19,7 @@ How this differs from Cuturi, Teboul, Niles-Weed and Vert (2020):
 1. The transports are solved by Newton steps to an error of 1e-8, not by Sinkhorn iterations to
 1e-2,
    which makes the gradients exact (their error is that of the transport).
-2. The penalty on the free numbers of the factors is relative to the divergence of a constant model,
+2. The ridge on the free numbers of the factors is relative to the divergence of a constant model,
 so that
    the unit of the data does not matter.
 3. The second moment of Adam is averaged over a hundred steps, not a thousand, with a larger rate:
@@ -113,7 +113,7 @@ class QuantileSolver(Solver[S]):
         """Return the state of some parameters; ``seed`` is for the order of batches."""
 
     def objective(self, state: Any) -> float:
-        """Return the mean divergence plus the penalty."""
+        """Return the mean divergence plus the ridge term."""
         return float(state.value)
 
     def finish(self, state: S) -> S:

@@ -69,7 +69,7 @@ class QMFQ(QuantileFamily):
         Multiplicative updates for nonnegative factors with the Kullback-Leibler divergence, from a
         fixed random start, followed by the best scores of the loadings; or a truncated singular
         value decomposition.
-    n_inner : int, default=100
+    inner_iter : int, default=100
         For ``'nmf'``: the number of updates.
     divergence : {'kl', 'frobenius'} or object, default='kl'
         How entries and model are compared: the generalised Kullback-Leibler divergence, for data
@@ -120,10 +120,10 @@ class QMFQ(QuantileFamily):
 
     Notes
     -----
-    An iteration with ``projector='nmf'`` takes ``n_inner`` updates and one pass back through them,
-    about ``10 n_inner`` products of the size of the data with the factors, and memory for ``2
-    n_inner (n_samples + n_features) n_components`` numbers. Missing entries are not accepted:
-    :class:`~polyad.QMF` leaves them out.
+    An iteration with ``projector='nmf'`` takes ``inner_iter`` updates and one pass back through
+    them, about ``10 inner_iter`` products of the size of the data with the factors, and memory for
+    ``2 inner_iter (n_samples + n_features) n_components`` numbers. Missing entries are not
+    accepted: :class:`~polyad.QMF` leaves them out.
 
     The derivative of a singular value decomposition is infinite where the last singular value that
     is kept equals the first that is not; it is held back there.
@@ -173,7 +173,7 @@ class QMFQ(QuantileFamily):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "projector": [StrOptions({"nmf", "svd"})],
-        "n_inner": [Interval(Integral, 1, None, closed="left")],
+        "inner_iter": [Interval(Integral, 1, None, closed="left")],
     }
 
     def __init__(
@@ -183,7 +183,7 @@ class QMFQ(QuantileFamily):
         n_quantiles: int = 16,
         epsilon: float = 1e-2,
         projector: str = "nmf",
-        n_inner: int = 100,
+        inner_iter: int = 100,
         divergence: Any = "kl",
         solver: str = "adam",
         learning_rate: float = 0.1,
@@ -202,7 +202,7 @@ class QMFQ(QuantileFamily):
         self.n_quantiles = n_quantiles
         self.epsilon = epsilon
         self.projector = projector
-        self.n_inner = n_inner
+        self.inner_iter = inner_iter
         self.divergence = divergence
         self.solver = solver
         self.learning_rate = learning_rate
@@ -238,7 +238,7 @@ class QMFQ(QuantileFamily):
         rank = int(self.n_components)
         is_nmf = self.projector == "nmf"
         projector: Projector = (
-            NMFProjector(rank, int(self.n_inner)) if is_nmf else SVDProjector(rank)
+            NMFProjector(rank, int(self.inner_iter)) if is_nmf else SVDProjector(rank)
         )
         return ProjectedObjective(table, projector, float(self.epsilon))
 
