@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from polyad.exceptions import Status
-from polyad.fitting import FitOptions, fit_best
-from polyad.fitting.driver import FitError, begin, run
+from polyad.fitting import FitOptions, History, fit_best
+from polyad.fitting.driver import FitError, begin, earlier_end, run
 from tests.fitting.simple_solver import (
     Halving,
     Noisy,
@@ -281,3 +281,64 @@ def test_a_model_that_is_worse_than_none_has_diverged():
     assert fit_best(solver, start, [0], options).status is Status.CONVERGED
     solver.nothing = 2.0
     assert fit_best(solver, start, [0], options).status is Status.DIVERGED
+
+
+def _ending_of_a_whole_record(solver, objectives, tol, max_iter):
+    """Say how a fit has ended, from all of its objectives: the rules, as they are written down."""
+    counted = objectives[0 if solver.measures_start else 1 :]
+    if len(counted) > 1:
+        first, last, recent = counted[0], counted[-1], min(counted[-solver.patience :])
+        if tol > 0 and solver.promises_descent and last > min(counted) + 4 * solver.floor:
+            return Status.STALLED
+        if not solver.promises_descent and last - first > 1e3 * abs(first):
+            return Status.DIVERGED
+        if tol > 0 and len(counted) > solver.patience:
+            before = counted[-2] if solver.patience == 1 else min(counted[: -solver.patience])
+            change = abs(before - recent) if solver.patience == 1 else before - recent
+            if change <= max(tol * abs(before), solver.floor):
+                is_worse = solver.measures_start and recent > first + max(
+                    tol * abs(first), solver.floor
+                )
+                return Status.DIVERGED if is_worse else Status.CONVERGED
+    if tol > 0 and counted and counted[-1] <= solver.least + solver.floor:
+        return Status.CONVERGED
+    return Status.MAX_ITER if len(objectives) > max_iter else None
+
+
+@pytest.mark.parametrize("kind", [Scripted, ScriptedWithoutPromise, Noisy])
+def test_endings_follow_from_the_objectives_alone(kind):
+    """A fit, and one that is asked when it would have ended, agree with the rules."""
+    rng = np.random.default_rng(0)
+    found = set()
+    for _ in range(200):
+        falls = rng.choice(
+            [0.0, 1e-4, 0.1, -1e-9, -0.05, -8.0], 14, p=[0.15, 0.2, 0.35, 0.1, 0.1, 0.1]
+        )
+        values = np.exp(-np.cumsum(falls)).tolist()
+        solver = kind([*values, 0.0], floor=float(rng.choice([0.0, 1e-8])))
+        options = {"tol": float(rng.choice([0.0, 1e-3])), "max_iter": 12}
+        result = fit(solver, **options)
+        ends = [
+            n_iter
+            for n_iter in range(len(values))
+            if _ending_of_a_whole_record(solver, values[: n_iter + 1], **options) is not None
+        ]
+        assert result.history.n_iter == ends[0]
+        assert result.status is _ending_of_a_whole_record(solver, values[: ends[0] + 1], **options)
+        longer = fit(solver, tol=0.0, max_iter=13)
+        end = earlier_end(solver, longer, FitOptions(**options))
+        assert end == (ends[0] if ends[0] < longer.history.n_iter else None)
+        found.add(result.status)
+    assert len(found) >= 3
+
+
+def test_an_iteration_does_not_go_through_the_history(monkeypatch):
+    """Else a fit takes a time that grows with the square of its iterations."""
+    solver = Scripted([8.0, 4.0, 2.0, 1.0])
+    begun = begin(solver, start())
+    reads = []
+    everything = History.objective.fget
+    watched = property(lambda history: reads.append(len(history)) or everything(history))
+    monkeypatch.setattr(History, "objective", watched)
+    run(solver, begun, FitOptions(tol=0.0, max_iter=3, callbacks=(lambda _: None,)))
+    assert reads == [1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -244,20 +245,23 @@ def run(
     bar = Progress(
         solver.name, total=options.max_iter, done=history.n_iter, verbose=options.verbose
     )
+    endings = _Endings(solver, options)
+    for objective in history.objective:
+        endings.add(objective)
     with bar:
         try:
             while True:
-                objectives = result.history.objective
-                result.status = _ending(solver, objectives, options)
+                result.status = endings.status()
                 if result.status is None and _is_out_of_time(solver, result, options):
                     result.status = Status.TIME_BUDGET
                 if result.status is not None:
                     break
-                _advance(solver, result, options.clock, earlier)
-                bar.update(history.n_iter, history.objective[-1])
+                objective = _advance(solver, result, options.clock, earlier)
+                endings.add(objective)
+                bar.update(history.n_iter, objective)
                 if save is not None:
                     save(result)
-                if _stopped_by_callback(solver, result, options):
+                if _stopped_by_callback(solver, result, objective, options):
                     result.status = Status.STOPPED
                     break
         except KeyboardInterrupt:
@@ -303,8 +307,8 @@ def _finished(solver: Solver[S], state: S, options: FitOptions) -> S:
         return solver.finish(state)
 
 
-def _advance(solver: Solver[S], result: FitResult[S], clock: Clock, earlier: float) -> None:
-    """Make one step and record it, at the time of the clock and what came earlier."""
+def _advance(solver: Solver[S], result: FitResult[S], clock: Clock, earlier: float) -> float:
+    """Make a step and record it, at the time of the clock and what came earlier."""
     history = result.history
     state = solver.step(result.last)
     objective = float(solver.objective(state))
@@ -321,13 +325,15 @@ def _advance(solver: Solver[S], result: FitResult[S], clock: Clock, earlier: flo
     # Within rounding the later state of a descent method is as good and is the more settled one.
     if objective < result.best_objective or (solver.promises_descent and not rose):
         result.state, result.best_objective = state, min(objective, result.best_objective)
+    return objective
 
 
 def earlier_end(solver: Solver[Any], result: FitResult[Any], options: FitOptions) -> int | None:
     """Return after how many iterations a fit would have ended that has done more, or None."""
-    objectives = result.history.objective
-    for n_iter in range(result.history.n_iter):
-        if _ending(solver, objectives[: n_iter + 1], options) is not None:
+    endings = _Endings(solver, options)
+    for n_iter, objective in enumerate(result.history.objective[:-1]):
+        endings.add(objective)
+        if endings.status() is not None:
             return n_iter
     return None
 
@@ -342,52 +348,73 @@ def _is_out_of_time(solver: Solver[Any], result: FitResult[Any], options: FitOpt
     return options.clock.seconds() + kept_back >= options.time_budget
 
 
-def _ending(solver: Solver[Any], record: list[float], options: FitOptions) -> Status | None:
-    """Say whether the fit is over, from its record alone, so that a resumed run agrees."""
-    objectives = record[0 if solver.measures_start else 1 :]
-    if len(objectives) > 1:
-        first, last = objectives[0], objectives[-1]
-        rose = solver.promises_descent and _is_rise(solver, last, min(objectives))
-        if options.tol > 0 and rose:
-            return Status.STALLED
-        if not solver.promises_descent and last - first > _DIVERGENCE_FACTOR * abs(first):
-            return Status.DIVERGED
-        if options.tol > 0 and _is_settled(solver, objectives, options.tol):
-            # To come to rest above the start is no success.
-            settled = min(objectives[-solver.patience :])
-            rest = max(options.tol * max(abs(first), solver.scale), solver.floor)
-            is_worse = solver.measures_start and settled > first + rest
-            return Status.DIVERGED if is_worse else Status.CONVERGED
-    if options.tol > 0 and objectives and objectives[-1] <= solver.least + solver.floor:
-        return Status.CONVERGED
-    if len(record) > options.max_iter:
-        return Status.MAX_ITER
-    return None
+class _Endings:
+    """Says when a fit is over, from its objectives alone, so that a resumed run agrees.
 
+    It keeps of the objectives what the rules look at: to add one takes as long as the first.
+    """
 
-def _is_settled(solver: Solver[Any], objectives: list[float], tol: float) -> bool:
-    """Say whether the last iterations brought nothing."""
-    if len(objectives) <= solver.patience:
-        return False
-    # Differences below the floor are rounding, and rounding never ends.
-    if solver.patience == 1:
-        before, last = objectives[-2:]
-        change = abs(before - last)
-    else:
-        before, last = min(objectives[: -solver.patience]), min(objectives[-solver.patience :])
-        change = before - last
-    return change <= max(tol * max(abs(before), solver.scale), solver.floor)
+    def __init__(self, solver: Solver[Any], options: FitOptions) -> None:
+        self._solver, self._options = solver, options
+        self._n_objectives = 0
+        self._first = self._previous = self._best_before = math.inf
+        # Those that the patience of the solver reaches back to; the best before them is known.
+        self._recent: deque[float] = deque()
+
+    def add(self, objective: float) -> None:
+        """Take in the objective of the start, or of the next iteration."""
+        self._n_objectives += 1
+        if self._n_objectives == 1 and not self._solver.measures_start:
+            return
+        if not self._recent:
+            self._first = objective
+        if len(self._recent) == self._solver.patience:
+            self._previous = self._recent.popleft()
+            self._best_before = min(self._best_before, self._previous)
+        self._recent.append(objective)
+
+    def status(self) -> Status | None:
+        """Return how the fit has ended, or None if it has not."""
+        solver, tol = self._solver, self._options.tol
+        if self._recent:
+            first, last, settled = self._first, self._recent[-1], min(self._recent)
+            best = min(self._best_before, settled)
+            if tol > 0 and solver.promises_descent and _is_rise(solver, last, best):
+                return Status.STALLED
+            if not solver.promises_descent and last - first > _DIVERGENCE_FACTOR * abs(first):
+                return Status.DIVERGED
+            if tol > 0 and self._is_settled(settled):
+                # To come to rest above the start is no success.
+                rest = max(tol * max(abs(first), solver.scale), solver.floor)
+                is_worse = solver.measures_start and settled > first + rest
+                return Status.DIVERGED if is_worse else Status.CONVERGED
+            if tol > 0 and last <= solver.least + solver.floor:
+                return Status.CONVERGED
+        return Status.MAX_ITER if self._n_objectives > self._options.max_iter else None
+
+    def _is_settled(self, last: float) -> bool:
+        """Say whether the last iterations brought nothing."""
+        solver = self._solver
+        if self._best_before == math.inf:  # there are no more than the last ones
+            return False
+        if solver.patience == 1:
+            before, change = self._previous, abs(self._previous - last)
+        else:
+            before, change = self._best_before, self._best_before - last
+        # Differences below the floor are rounding, and rounding never ends.
+        tol = self._options.tol
+        return change <= max(tol * max(abs(before), solver.scale), solver.floor)
 
 
 def _is_rise(solver: Solver[Any], objective: float, best: float) -> bool:
     return objective > best + _CLEAR_OF_ROUNDING * solver.floor
 
 
-def _stopped_by_callback(solver: Solver[Any], result: FitResult[Any], options: FitOptions) -> bool:
+def _stopped_by_callback(
+    solver: Solver[Any], result: FitResult[Any], objective: float, options: FitOptions
+) -> bool:
     history = result.history
-    news = Iteration(
-        solver.name, history.n_iter, history.objective[-1], history.seconds, result.last, history
-    )
+    news = Iteration(solver.name, history.n_iter, objective, history.seconds, result.last, history)
     # Every callback hears of every iteration, also of the one at which another asks to stop.
     answers = [callback(news) for callback in options.callbacks]
     return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
