@@ -38,17 +38,14 @@ def compile_seconds() -> float:
 def kernel(function: Function) -> Function:
     """Compile a function that runs without the interpreter lock, and keep its type.
 
-    The compiler may fuse multiplications with additions and regroup sums, the same way in each
-    call; infinities and NaN keep their meaning.
+    Multiplications may be fused with additions and sums regrouped, the same way in each call;
+    infinities and NaN keep their meaning.
     """
     return _compiled(function, _REGROUP)
 
 
 def ordered_kernel(function: Function) -> Function:
-    """Compile like :func:`kernel`, but keep the order of all sums.
-
-    For compensated arithmetic and the splitting of numbers, which regrouping would cancel.
-    """
+    """Compile like :func:`kernel`, but keep the order of all sums: for compensated arithmetic."""
     return _compiled(function, _IN_ORDER)
 
 

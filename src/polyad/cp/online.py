@@ -52,23 +52,7 @@ def add_batch(
 ) -> tuple[OnlineSums, list[Array]]:
     """Fold a batch of samples into the sums and update the factors of the other modes.
 
-    Parameters
-    ----------
-    batch : CompleteProblem
-        The new samples.
-    sums : OnlineSums
-        Of everything seen before.
-    factors : sequence of arrays
-        The rows of the batch for the factors before, and those factors.
-    ridge : float
-        The weight of the squared factors.
-
-    Returns
-    -------
-    sums : OnlineSums
-        With the batch.
-    factors : list of arrays
-        The rows of the batch and the other factors, updated.
+    ``factors`` are the rows of the batch for the factors before, and those factors.
     """
     updated = list(factors)
     rhs, normal = list(sums.rhs), list(sums.normal)

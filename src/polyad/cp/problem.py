@@ -41,17 +41,10 @@ _PAIRS_AT_A_TIME = 64
 
 
 def build_problem(data: Any, missing: Missing, *, rescale: bool = True) -> Problem:
-    """Choose the problem for some data.
+    """Choose the problem for validated data, in which NaN is missing if it is dense.
 
-    Parameters
-    ----------
-    data : array or coo_array
-        Validated data. NaN in dense data is missing.
-    missing : {'zero', 'unobserved'}
-        What an entry that sparse data does not store means.
-    rescale : bool
-        Whether data of extreme size is multiplied by a power of two, which is exact; the problem
-        remembers it as ``exponent``.
+    ``rescale`` multiplies data of extreme size by a power of two, which is exact; the problem
+    remembers it as ``exponent``.
     """
     stored = data.data if isinstance(data, coo_array) else data
     xp = array_namespace(stored)
@@ -87,13 +80,7 @@ def _exponent(stored: Array) -> int:
 
 
 class FitData:
-    """The data of a fit, whatever its loss.
-
-    Parameters
-    ----------
-    tensor : DenseTensor or SparseTensor
-        The data, with zeros for what is not known.
-    """
+    """The data of a fit, whatever its loss, with zeros for what is not known."""
 
     #: The data was divided by two to this power.
     exponent: int = 0
@@ -124,10 +111,7 @@ class FitData:
         return []
 
     def seen(self, mode: int) -> np.ndarray | None:
-        """Say which rows of a mode have observations; None if all have.
-
-        A row without any is held at zero.
-        """
+        """Say which rows of a mode have observations, the others being zero; None if all have."""
         return None
 
 
@@ -210,8 +194,7 @@ class ObservedProblem(Problem):
     def _shift(self, factors: Sequence[Array], mode: int) -> float:
         """Return what is added to the diagonals of normal matrices, at the level of rounding.
 
-        It is measured by one entry of an average row: entries where the model has nothing, or next
-        to nothing, say nothing.
+        Entries where the model has nothing, or next to nothing, say nothing of their row.
         """
         normal = _gram(factors, mode)
         trace = float(array_namespace(normal).linalg.trace(normal))
@@ -245,17 +228,10 @@ class ObservedSparse(ObservedProblem):
 
 
 class ObservedDense(ObservedProblem):
-    """Dense data with a mask.
+    """Dense data, with any finite number where it is not ``observed``.
 
     The normal matrices of all rows are one MTTKRP of the mask with the pairwise products of the
     columns of the factors: ``G[i, r, s] = sum_j mask[i, j] (a_r a_s)(j) (b_r b_s)(j) ...``.
-
-    Parameters
-    ----------
-    array : array
-        The data, with any finite number where it is missing.
-    observed : array of bool
-        True where an entry is known.
     """
 
     tensor: DenseTensor

@@ -35,19 +35,7 @@ class UpdateRule(ABC):
 
     @abstractmethod
     def solve(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
-        """Return the new factor.
-
-        Parameters
-        ----------
-        normal : array of shape (R, R)
-            The normal matrix ``N`` of all rows, in double precision.
-        rhs : array of shape (n, R)
-            The right-hand side ``B``.
-        current : array of shape (n, R)
-            The factor before.
-        mode : int
-            Whose factor it is.
-        """
+        """Return the new factor, by the normal matrix (R, R) of all rows and the right sides."""
 
     @abstractmethod
     def solve_rows(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
@@ -65,13 +53,7 @@ class UpdateRule(ABC):
 
 
 class LeastSquares(UpdateRule):
-    """No constraint.
-
-    Parameters
-    ----------
-    ridge : float
-        The weight of half the squared factor.
-    """
+    """No constraint; ``ridge`` weighs half the squared factor."""
 
     prefers_shared = True
 
@@ -102,15 +84,6 @@ def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
 
     ``N`` is symmetric and may be singular, as it is for redundant components. Directions whose
     eigenvalue is lost in rounding get no part of the solution.
-
-    Parameters
-    ----------
-    normal : array of shape (R, R)
-        The normal matrix ``N``.
-    rhs : array of shape (n, R)
-        The right-hand side ``B``.
-    ridge : float
-        Added to the diagonal of ``N``.
     """
     xp = array_namespace(rhs)
     if not bool(xp.all(xp.isfinite(normal))):
@@ -129,15 +102,10 @@ def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
 
 
 def determined(normal: Array) -> Array:
-    """Return normal matrices of rows, with a shift for those that do not determine their row.
+    """Return normal matrices (n, R, R), with a shift for those that do not determine their row.
 
     The solution is then nearly the shortest. The shift of a row follows from its own matrix, by the
     rule that sparse data has, so that the row does not depend on those beside it.
-
-    Parameters
-    ----------
-    normal : array of shape (n, R, R)
-        Symmetric and positive semi-definite, in double precision.
     """
     if is_numpy_array(normal):
         shifted = np.array(normal, dtype=np.float64, order="C")

@@ -53,15 +53,7 @@ class ALSState:
 
 
 class FactorSolver(Solver[S]):
-    """A solver whose state is made of factors: what the estimators of the family ask for.
-
-    Parameters
-    ----------
-    problem : FitData
-        The data.
-    fixed_modes : collection of int
-        Modes whose factors stay as they are.
-    """
+    """A solver whose state is made of factors: what the estimators of the family ask for."""
 
     problem: FitData
     free_modes: list[int]
@@ -95,15 +87,7 @@ class FactorSolver(Solver[S]):
 
 
 class LeastSquaresSolver(FactorSolver[ALSState]):
-    """A solver of a squared loss, which tells its objective in the unit of the data.
-
-    Parameters
-    ----------
-    problem : Problem
-        The data, which may have been divided by a power of two.
-    fixed_modes : collection of int
-        Modes whose factors stay as they are.
-    """
+    """A solver of a squared loss, which tells its objective in the unit of the data as given."""
 
     promises_descent: ClassVar[bool] = True
     problem: Problem
@@ -117,13 +101,7 @@ class LeastSquaresSolver(FactorSolver[ALSState]):
         """Return the weight of a penalty on each factor that has the same effect on the problem.
 
         If the data was divided by s, each of n free factors is by s^(1/n) and the objective by s².
-
-        Parameters
-        ----------
-        weight : float
-            For the data as it was given.
-        degree : int
-            Of the penalty in the entries of a factor: 2 for squares.
+        ``degree`` is that of the penalty in the entries of a factor: 2 for squares.
         """
         exponent = self.problem.exponent * (degree / len(self.free_modes) - 2.0)
         return weight * 2.0**exponent if weight else 0.0
@@ -145,17 +123,7 @@ class LeastSquaresSolver(FactorSolver[ALSState]):
 
 
 class AlternatingLeastSquares(LeastSquaresSolver):
-    """CP by alternating least squares.
-
-    Parameters
-    ----------
-    problem : Problem
-        The data.
-    ridge : float
-        The weight of the squared factors in the objective.
-    fixed_modes : collection of int
-        Modes whose factors stay as they are.
-    """
+    """CP by alternating least squares; ``ridge`` weighs the squared factors."""
 
     name: ClassVar[str] = "CP"
 
@@ -186,11 +154,7 @@ class AlternatingLeastSquares(LeastSquaresSolver):
         return 0.5 * self.unit * (state.residual + self.ridge * size)
 
     def finish(self, state: ALSState) -> ALSState:
-        """Return the samples to their best rows, from which balancing moved them.
-
-        That is to their minimum if there is a ridge, and to the shortest of their best rows if
-        these are many.
-        """
+        """Return the samples to their best rows, the shortest, from which balancing moved them."""
         return self._with_samples(state, self.rule)
 
 

@@ -75,14 +75,7 @@ def svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
 def leading_vectors(apply: Callable[[Array], Array], guess: Array, width: int) -> Array:
     """Return approximate leading eigenvectors of a positive semi-definite operator.
 
-    Parameters
-    ----------
-    apply : callable
-        Multiplies a matrix of ``block`` columns by the operator.
-    guess : array of shape (n, block)
-        A random start, a little wider than needed.
-    width : int
-        How many vectors to return.
+    ``guess`` is a random start, a little wider than ``width``; ``apply`` takes as many columns.
     """
     xp = array_namespace(guess)
     basis = _orthonormal(guess)
@@ -152,16 +145,7 @@ def given_start(
 ) -> list[Array]:
     """Read factors that a user gave, with the weights put into the first one.
 
-    Parameters
-    ----------
-    problem : FitData
-        The data.
-    n_components : int
-        The number of components that the factors must have.
-    init : KruskalTensor, CPTensor, (weights, factors), dict or sequence of factors
-        What was given.
-    any_samples : bool
-        Whether the factor of the samples may have any number of rows.
+    With ``any_samples`` the factor of the samples may have any number of rows.
     """
     weights, factors = _parts(init)
     shapes = [tuple(factor.shape) for factor in factors]
@@ -187,17 +171,7 @@ def given_start(
 
 
 def given_nonnegative_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
-    """Read factors that a user gave, and refuse negative numbers.
-
-    Parameters
-    ----------
-    problem : FitData
-        The data.
-    n_components : int
-        The number of components that the factors must have.
-    init : KruskalTensor, CPTensor, (weights, factors), dict or sequence of factors
-        What was given.
-    """
+    """Read factors that a user gave, and refuse negative numbers."""
     if isinstance(init, str):
         message = (
             f"init={init!r} is not understood. Give 'random', or factors that are not "

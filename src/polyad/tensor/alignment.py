@@ -31,15 +31,8 @@ def normalize_components(tensor: KruskalTensor, fixed_modes: Collection[int] = (
 
     Columns have length one and weights are positive. In every mode but the first the entry of
     largest size in a column is positive; the first mode, the samples, takes the sign that remains.
-    Modes in ``fixed_modes`` are left as they are: their scale stays in them and the weights come
-    from the other modes.
-
-    Parameters
-    ----------
-    tensor : KruskalTensor
-        The decomposition.
-    fixed_modes : collection of int
-        Modes whose factors may not be touched; not all of them.
+    Modes in ``fixed_modes`` (not all) are left as they are: their scale stays in them and the
+    weights come from the other modes.
     """
     xp = array_namespace(tensor.weights)
     free = [mode for mode in range(tensor.ndim) if mode not in fixed_modes]

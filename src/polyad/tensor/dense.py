@@ -56,20 +56,7 @@ class Contraction:
     modes: tuple[int, ...]
 
     def mttkrp(self, factors: Sequence[Array], mode: int) -> Array:
-        """Return the matricized tensor times Khatri-Rao product of a mode of the group.
-
-        Parameters
-        ----------
-        factors : sequence of arrays of shape (n_k, n_components)
-            One per mode of the tensor; only those of the other modes of the group are read, as
-            they are now.
-        mode : int
-            A mode of the group.
-
-        Returns
-        -------
-        array of shape (n_mode, n_components)
-        """
+        """Return the MTTKRP of a mode of the group, by the other factors as they are now."""
         if mode not in self.modes:
             message = f"mode={mode} is not in the group of this contraction, {self.modes}."
             raise InvalidInputError(message)

@@ -128,15 +128,7 @@ def build_layout(tensor: SparseTensor, mode: int) -> FibreLayout:
 
 
 def refill_layout(layout: FibreLayout, values: NDArray[Any]) -> FibreLayout:
-    """Return a layout with other values.
-
-    Parameters
-    ----------
-    layout : FibreLayout
-        Whose values are the positions of the entries in ``values``.
-    values : ndarray of shape (n_nonzeros,)
-        The new values.
-    """
+    """Return a layout with other values, where its own are positions in ``values``."""
     pieces = layout.pieces
     filled = Pieces(
         pieces.quads,

@@ -167,13 +167,7 @@ class KruskalTensor:
 
 
 def as_kruskal(value: Any) -> KruskalTensor:
-    """Read a decomposition: a KruskalTensor, a fitted model, a CPTensor or (weights, factors).
-
-    Parameters
-    ----------
-    value : KruskalTensor, estimator, CPTensor or pair
-        What was given.
-    """
+    """Read a decomposition: a KruskalTensor, a fitted model, a CPTensor or (weights, factors)."""
     if isinstance(value, KruskalTensor):
         return value
     if hasattr(value, "kruskal_"):

@@ -131,20 +131,10 @@ def mttkrp(x: Array, factors: Sequence[Array], mode: int) -> Array:
 
 
 def gram_product(factors: Sequence[Array], skip: int | None = None) -> Array:
-    """Return the Hadamard product of the Gram matrices of all factors but one.
+    """Return the Hadamard product of the Gram matrices of all factors but that of mode ``skip``.
 
-    Parameters
-    ----------
-    factors : sequence of arrays of shape (n_k, n_components)
-    skip : int, optional
-        The mode to leave out.
-
-    Returns
-    -------
-    array of shape (n_components, n_components)
-        In the dtype of the factors. Single precision is not widened: the result is rounded to it
-        anyway, long factors are summed in blocks, which bounds the error of the sums, and some
-        devices have no double precision.
+    Single precision is not widened: the result is rounded to it anyway, long factors are summed in
+    blocks, which bounds the error of the sums, and some devices have no double precision.
     """
     left_out = None if skip is None else check_mode(skip, len(factors))
     others = [factor for k, factor in enumerate(factors) if k != left_out]
@@ -189,38 +179,15 @@ def kruskal_to_dense(weights: Array | None, factors: Sequence[Array]) -> Array:
 
 
 def cheapest_cut(shape: Sequence[int]) -> int:
-    """Return where to cut the modes in two so that the two sides are smallest together.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Of at least two modes.
-
-    Returns
-    -------
-    int
-        The first mode of the second side.
-    """
+    """Return the first mode of the second side, where both sides are smallest together."""
     return min(range(1, len(shape)), key=lambda cut: prod(shape[:cut]) + prod(shape[cut:]))
 
 
 def contract_outside(x: Array, factors: Sequence[Array], first: int, stop: int) -> Array:
-    """Contract every mode of a tensor but ``first, ..., stop - 1``, in one pass over the data.
+    """Contract every mode of a C-ordered tensor but ``first, ..., stop - 1``, in one pass over it.
 
-    Parameters
-    ----------
-    x : array of shape (n_0, ..., n_N)
-        In C order.
-    factors : sequence of arrays of shape (n_k, n_components)
-        One per mode; those of the modes that stay are not read.
-    first, stop : int
-        The modes that stay.
-
-    Returns
-    -------
-    array of shape (n_components, n_first, ..., n_(stop - 1))
-        The components come first: what follows is then a product of a matrix and a vector per
-        component, which is fast in any namespace.
+    The components come first in the result: what follows is then a product of a matrix and a vector
+    per component, which is fast in any namespace. Factors of the modes that stay are not read.
     """
     xp = array_namespace(x, *factors)
 
@@ -243,19 +210,9 @@ def contract_outside(x: Array, factors: Sequence[Array], first: int, stop: int) 
 
 
 def contract_columns(partial: Array, factors: Sequence[Array], first: int, stop: int) -> Array:
-    """Contract each component of a partial result with its column of the factors.
+    """Contract each component (axis 0) of a partial result with its column of the factors.
 
-    Parameters
-    ----------
-    partial : array of shape (n_components, n_0, ..., n_N)
-    factors : sequence of arrays of shape (n_k, n_components)
-        One per mode of ``partial``; those of the modes that stay are not read.
-    first, stop : int
-        The modes that stay, counted without the components.
-
-    Returns
-    -------
-    array of shape (n_components, n_first, ..., n_(stop - 1))
+    ``first, ..., stop - 1`` are the modes that stay, counted without the components.
     """
     xp = array_namespace(partial, *factors)
     n_components, *sizes = partial.shape
@@ -271,20 +228,8 @@ def contract_columns(partial: Array, factors: Sequence[Array], first: int, stop:
 
 
 def project(matrix: Array, basis: Array) -> Array:
-    """Return ``(matrix @ basis)^T`` for a large matrix and a basis of few columns.
+    """Return ``(matrix @ basis)^T`` for a large matrix, or a transposed view, and few columns.
 
-    Parameters
-    ----------
-    matrix : array of shape (n_rows, depth)
-        Or its transpose as a view: neither is copied.
-    basis : array of shape (depth, n_components)
-
-    Returns
-    -------
-    array of shape (n_components, n_rows)
-
-    Notes
-    -----
     A NumPy product is cut into tiles by its shape alone. A block of tiles is one stacked
     ``matmul``; blocks run on the threads of the computation, and partial sums over the contracted
     axis are added in their order, so that the result does not depend on the number of threads.

@@ -36,20 +36,11 @@ _LAYOUT: tuple[Literal["C", "A", "W"], ...] = ("C", "A", "W")
 
 
 def canonicalize(tensor: coo_array[Any, Any]) -> coo_array[Any, Any]:
-    """Return a sparse tensor with sorted coordinates, each of which occurs once.
+    """Return a sparse tensor with coordinates in lexicographic order, each of which occurs once.
 
-    Parameters
-    ----------
-    tensor : coo_array
-        Of any order and shape; the number of its cells may exceed 64 bits.
-
-    Returns
-    -------
-    coo_array
-        Coordinates in lexicographic order, int32 if all dimensions allow it and int64 otherwise.
-        Values are float32 or float64 as given, and float64 for other real types. Duplicates are
-        summed in float64 in the order given; zeros that are stored stay. Arrays that are already
-        as they should be are shared with ``tensor``, not copied.
+    The number of cells may exceed 64 bits. Coordinates are int32 if all dimensions allow it, values
+    float32 or float64. Duplicates are summed in float64 in the order given; zeros that are stored
+    stay. Arrays that are already as they should be are shared, not copied.
     """
     return _as_coo(*_canonical_arrays(tensor), tensor.shape)
 
@@ -307,18 +298,9 @@ class SparseTensor:
 
 
 def kruskal_values(factors: Sequence[NDArray[Any]], coords: NDArray[Any]) -> NDArray[Any]:
-    """Return the values of a Kruskal model at given coordinates.
+    """Return the values of a Kruskal model at coordinates (n_modes, n_points).
 
-    Parameters
-    ----------
-    factors : sequence of ndarray of shape (shape[k], n_components)
-    coords : ndarray of int of shape (n_modes, n_points)
-
-    Returns
-    -------
-    ndarray of shape (n_points,)
-        The sum over r of the products of ``factors[k][coords[k], r]``; float32 if all factors
-        are, float64 otherwise.
+    They are float32 if all factors are, float64 otherwise.
     """
     shape = tuple(len(factor) for factor in factors)
     points = np.asarray(coords)

@@ -28,14 +28,9 @@ _EXACT_SWEEPS = 5000
 
 
 class PenalizedRule(UpdateRule):
-    """A nonnegative update with penalties per mode.
+    """A nonnegative update with penalties per mode: of sums, and of half the sums of squares.
 
-    Parameters
-    ----------
-    sparsity : sequence of float
-        The weight of the sum of the entries of each mode's factor.
-    ridge : sequence of (float or array of shape (R,))
-        The weight of half the sum of their squares, for all components or for each.
+    The ridge of a mode is a number, or one for each component.
     """
 
     def __init__(self, sparsity: Sequence[float], ridge: Sequence[float | Array]) -> None:
@@ -50,15 +45,7 @@ class PenalizedRule(UpdateRule):
 
 
 class Descent(PenalizedRule):
-    """Coordinate descent on the rows of a factor (accelerated HALS).
-
-    Parameters
-    ----------
-    sparsity, ridge : sequence of float
-        The penalties of each mode.
-    exact : bool
-        Whether rows go all the way to their minimum, for given other factors.
-    """
+    """Coordinate descent on rows (accelerated HALS), all the way to their minimum if ``exact``."""
 
     def __init__(
         self, sparsity: Sequence[float], ridge: Sequence[float | Array], *, exact: bool = False

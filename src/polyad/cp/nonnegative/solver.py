@@ -44,19 +44,7 @@ _DEAD = 1e-100
 
 
 class NonnegativeLeastSquares(LeastSquaresSolver):
-    """CP with nonnegative factors.
-
-    Parameters
-    ----------
-    problem : Problem
-        The data.
-    method : {'hals', 'mu'}
-        How a factor is updated.
-    sparsity, ridge : sequence of float
-        The penalties of each mode.
-    fixed_modes : collection of int
-        Modes whose factors stay as they are.
-    """
+    """CP with nonnegative factors; the penalties are one number per mode."""
 
     name: ClassVar[str] = "NonnegativeCP"
 
@@ -118,20 +106,11 @@ def share_out(
 ) -> list[Array]:
     r"""Scale the columns of a component such that its penalties are smallest.
 
-    With scales :math:`e^{t_k}`, :math:`\sum_k t_k = 0`, the penalty of a component is
-    :math:`\sum_k \alpha_k e^{t_k} + \tfrac12 \beta_k e^{2 t_k}`, where :math:`\alpha_k` is
-    :math:`\lambda_k` times the sum and :math:`\beta_k` is :math:`\mu_k` times the square sum of
-    the column. It is convex in :math:`t`; at the minimum all slopes
-    :math:`\alpha_k e^{t_k} + \beta_k e^{2 t_k}` are the same number, which is found by halving.
-
-    Parameters
-    ----------
-    factors : sequence of arrays
-        Nonnegative.
-    free_modes : sequence of int
-        The modes that may be scaled, each with a penalty.
-    sparsity, ridge : sequence of float
-        The penalties of each mode.
+    With scales :math:`e^{t_k}`, :math:`\sum_k t_k = 0`, the penalty of a component is :math:`\sum_k
+    \alpha_k e^{t_k} + \tfrac12 \beta_k e^{2 t_k}`, where :math:`\alpha_k` is :math:`\lambda_k`
+    times the sum and :math:`\beta_k` is :math:`\mu_k` times the square sum of the column. It is
+    convex in :math:`t`; at the minimum all slopes :math:`\alpha_k e^{t_k} + \beta_k e^{2 t_k}` are
+    the same number, which is found by halving. Every free mode has a penalty.
     """
     xp = array_namespace(factors[0])
     wide = [xp.astype(factors[k], xp.float64) for k in free_modes]

@@ -59,15 +59,7 @@ class RowUpdate:
 
 
 def build_problem(data: Any, missing: Missing) -> CountProblem:
-    """Bring validated data to the form of a Poisson fit.
-
-    Parameters
-    ----------
-    data : array or coo_array
-        Not negative. NaN in dense data is missing.
-    missing : {'zero', 'unobserved'}
-        What an entry that sparse data does not store means.
-    """
+    """Bring validated data, not negative, to the form of a Poisson fit; NaN is missing."""
     if isinstance(data, coo_array):
         stored = SparseTensor(data)
         nonzeros = _tensor(stored.values, stored.coords, stored.shape, stored.values > 0)
@@ -94,14 +86,9 @@ def _tensor(
 
 
 class CountProblem(FitData):
-    """Counts, as alternating Poisson regression sees them.
+    """Counts, as alternating Poisson regression sees them: the entries above zero.
 
-    Parameters
-    ----------
-    tensor : SparseTensor
-        The entries above zero.
-    observed : SparseTensor or DenseTensor, optional
-        One at each observed cell; by default all cells are.
+    ``observed`` has one at each observed cell; by default all cells are.
     """
 
     tensor: SparseTensor
@@ -138,21 +125,10 @@ class CountProblem(FitData):
     def update(
         self, factors: Sequence[Array], mode: int, method: Method, *, sweeps: int, tol: float
     ) -> RowUpdate:
-        """Improve the factor of one mode, the others given.
+        """Improve the factor of one mode, which holds the weights, by up to so many sweeps.
 
-        Parameters
-        ----------
-        factors : sequence of ndarray of shape (n_k, R)
-            Not negative; that of ``mode`` holds the weights.
-        mode : int
-            The mode.
-        method : {'mu', 'pdnr'}
-            Multiplicative updates or Newton steps.
-        sweeps : int
-            The most updates of a row.
-        tol : float
-            At which a row is done: of the KKT violation in shares of the sum of the row, and for
-            Newton's method of the gains.
+        A row is done at ``tol``: of the KKT violation in shares of its sum, and for Newton's method
+        of the gains.
         """
         slices, _ = self.slices(mode)
         d = self.column_masses(factors, mode)
@@ -164,15 +140,7 @@ class CountProblem(FitData):
         return RowUpdate(result, violation, int(rows.sweeps.max(initial=0)))
 
     def solve(self, factors: Sequence[Array], mode: int) -> NDArray[np.float64]:
-        """Return the best factor of one mode for the given others, whatever it is now.
-
-        Parameters
-        ----------
-        factors : sequence of ndarray of shape (n_k, R)
-            That of ``mode`` itself is not used.
-        mode : int
-            The mode.
-        """
+        """Return the best factor of one mode for the given others, whatever it is now."""
         d = self.column_masses(factors, mode)
         slices, _ = self.slices(mode)
         masses = np.zeros((self.shape[mode], d.shape[1]))

@@ -73,19 +73,7 @@ class PoissonState:
 
 
 class AlternatingPoissonRegression(FactorSolver[PoissonState]):
-    """CP of counts by alternating Poisson regression.
-
-    Parameters
-    ----------
-    problem : CountProblem
-        The data.
-    method : {'mu', 'pdnr'}
-        How rows are improved.
-    inner_iter : int
-        The most updates of a row in an iteration.
-    fixed_modes : collection of int
-        Modes whose factors stay as they are.
-    """
+    """CP of counts by alternating Poisson regression."""
 
     name: ClassVar[str] = "PoissonCP"
     promises_descent: ClassVar[bool] = True
@@ -174,17 +162,7 @@ class AlternatingPoissonRegression(FactorSolver[PoissonState]):
 
 
 def random_start(problem: CountProblem, n_components: int, seed: int) -> list[Array]:
-    """Return positive random factors of a model whose sum is that of the data.
-
-    Parameters
-    ----------
-    problem : CountProblem
-        The data.
-    n_components : int
-        The number of components.
-    seed : int
-        Of the random numbers.
-    """
+    """Return positive random factors of a model whose sum is that of the data."""
     generator = np.random.default_rng(seed)
     # Between 0.1 and 1: every component can still become anything, and no cell is impossible.
     factors = [generator.uniform(0.1, 1.0, (size, n_components)) for size in problem.shape]
@@ -200,10 +178,7 @@ def _loaded(weights: Array, factors: Sequence[Array], mode: int) -> list[Array]:
 
 
 def _split(rows: NDArray[Any], before: NDArray[Any]) -> tuple[Array, Array]:
-    """Return the sums of the columns and the columns divided by them.
-
-    A column of zeros keeps the shape that it had before, so that its component has a way back.
-    """
+    """Return sums of columns, and columns over them; one of zeros keeps its shape: a way back."""
     sums = rows.sum(axis=0)
     alive = sums > 0
     return sums, np.where(alive, rows / np.where(alive, sums, 1.0), before)

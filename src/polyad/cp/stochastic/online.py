@@ -29,29 +29,10 @@ class Counts:
 def extended(
     solver: StochasticALS, batch: Batch, model: KruskalTensor, others: list[Array], counts: Counts
 ) -> tuple[KruskalTensor, list[Array], Counts]:
-    """Return a model that has learned from one more batch.
+    """Return a model that has learned from one more batch, its lengths of columns and the counts.
 
-    Parameters
-    ----------
-    solver : StochasticALS
-        Whose source is the batch.
-    batch : Batch
-        The samples, at their positions among all.
-    model : KruskalTensor
-        The model so far.
-    others : list of arrays
-        The factors of the modes from 1 on in the scale of the fit.
-    counts : Counts
-        What the model has seen.
-
-    Returns
-    -------
-    model : KruskalTensor
-        With columns of length one, fixed modes apart, and components in their order.
-    lengths : list of arrays
-        Those of the columns of the modes from 1 on.
-    counts : Counts
-        With the batch.
+    ``others`` are the factors of the modes from 1 on in the scale of the fit. The model has columns
+    of length one, fixed modes apart, and its components keep their order.
     """
     xp = array_namespace(model.weights)
     exponent, free = solver.problem.exponent, solver.free_modes

@@ -58,17 +58,7 @@ if TYPE_CHECKING:
 
 
 class BatchedData(FitData):
-    """Data that is read in batches, all divided by the same power of two.
-
-    Parameters
-    ----------
-    source : SampleSource
-        Where the batches come from.
-    missing : {'zero', 'unobserved'}
-        What an entry that sparse data does not store means.
-    first : Batch
-        The batch that tells the size of the numbers.
-    """
+    """Data that is read in batches, all divided by the power of two that suits the ``first``."""
 
     def __init__(self, source: SampleSource, missing: Missing, first: Batch) -> None:
         problem = build_problem(first.given.data, missing)
@@ -149,15 +139,7 @@ class Settings:
 
 
 class Averaged(LeastSquares):
-    """Move a part of the way to the least-squares factor.
-
-    Parameters
-    ----------
-    ridge : float
-        The weight of half the squared factor.
-    rate : float
-        The part of the way.
-    """
+    """Move a part of the way, the ``rate``, to the least-squares factor."""
 
     def __init__(self, ridge: float, rate: float) -> None:
         super().__init__(ridge)
@@ -185,15 +167,7 @@ class Averaged(LeastSquares):
 
 
 class StochasticALS(FactorSolver[SweepState]):
-    """CP by mini-batches.
-
-    Parameters
-    ----------
-    problem : BatchedData
-        The data.
-    settings : Settings
-        Everything else.
-    """
+    """CP by mini-batches."""
 
     name: ClassVar[str] = "StochasticCP"
     promises_descent: ClassVar[bool] = False
@@ -227,17 +201,10 @@ class StochasticALS(FactorSolver[SweepState]):
         return self.begin(list(factors[1:]), seed=0, n_steps=0)
 
     def begin(self, factors: list[Array], *, seed: int, n_steps: int) -> SweepState:
-        """Return the first state.
+        """Return the first state, of factors of the modes from 1 on.
 
-        Parameters
-        ----------
-        factors : list of arrays
-            Of the modes from 1 on.
-        seed : int
-            Of the shuffling.
-        n_steps : int
-            How many batches these factors are worth; zero for a start that the first batch
-            replaces.
+        ``n_steps`` is how many batches they are worth; zero for a start that the first batch
+        replaces.
         """
         first = self.problem.first
         _, loss = self._fit_rows(first, factors, LeastSquares(self.ridge))
@@ -261,16 +228,10 @@ class StochasticALS(FactorSolver[SweepState]):
         return replace(state, n_sweeps=state.n_sweeps + 1, loss=total / n_samples)
 
     def take_batch(self, state: SweepState, batch: Batch) -> tuple[Array, float, SweepState]:
-        """Learn from one batch.
+        """Learn from one batch; return its rows before the factors moved, its objective, the state.
 
-        Returns
-        -------
-        rows : array of shape (n, R)
-            The coefficients of the samples on components of length one, before the factors moved.
-        loss : float
-            The objective of the batch with these rows; NaN if it broke the factors.
-        state : SweepState
-            With the new factors.
+        The rows are of components of length one. The objective is NaN if the batch broke the
+        factors.
         """
         problem = self.problem.problem_of(batch)
         others = state.factors

@@ -22,11 +22,7 @@ _UNLABELLED = (
 def split_unlabelled(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Return the classes of the labelled samples, in their own type, and which samples those are.
 
-    Parameters
-    ----------
-    y : array of shape (n_samples,)
-        Classes of any type. Unlabelled are -1 among integers, and None and NaN (NA of pandas) among
-        all others.
+    Unlabelled are -1 among integers, and None and NaN (NA of pandas) among all others.
     """
     if y.dtype.kind == "O":
         known = np.array([not _is_nothing(value) for value in y], dtype=bool)
@@ -78,15 +74,9 @@ def _kind(value: Any) -> str:
 def in_order_of(y: Any, samples: NDArray[Any] | None) -> Any:
     """Bring a labelled target into the order of labelled samples.
 
-    A table of events sorts its samples, and a target that is taken in another order would fit
-    noise without a word. What has no labels is taken in order.
-
-    Parameters
-    ----------
-    y : object
-        The target. It has labels if it is a pandas Series with an index that is not a mere count.
-    samples : array or None
-        The labels of the samples.
+    A table of events sorts its samples, and a target that is taken in another order would fit noise
+    without a word. A target has labels if it is a pandas Series with an index that is not a mere
+    count; what has none is taken in order.
     """
     index: Any = getattr(y, "index", None)
     if samples is None or not hasattr(y, "iloc") or type(index).__name__ == "RangeIndex":
@@ -106,15 +96,7 @@ def in_order_of(y: Any, samples: NDArray[Any] | None) -> Any:
 
 
 def read_labels(values: NDArray[Any], known: NDArray[np.bool_]) -> Labels:
-    """Give the classes numbers.
-
-    Parameters
-    ----------
-    values : array of shape (n_labelled,)
-        The classes of the labelled samples.
-    known : array of bool of shape (n_samples,)
-        Which samples are labelled.
-    """
+    """Give the classes of the labelled samples numbers."""
     classes, codes = np.unique(values, return_inverse=True)
     if len(classes) < 2:
         found = "no labelled sample" if not len(classes) else f"only one class, {shown(classes)}"

@@ -90,29 +90,11 @@ def fit_logistic(
     *,
     max_iter: int = 500,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fit weights and intercept to the rows of the labelled samples.
+    """Return weights (R, n_classes) and intercept, fitted to the rows of the labelled samples.
 
-    Quasi-Newton steps from ``start``, after a change of variables by the curvature bound, which
-    makes the steps independent of the scale and correlation of the columns. The objective never
-    ends above where it started.
-
-    Parameters
-    ----------
-    rows : array of shape (n_labelled, R)
-        Features.
-    labels : Labels
-        The classes.
-    ridge : float
-        The weight of half the squared weights.
-    start : pair of arrays, optional
-        Weights and intercept to start from; by default zero and the shares of the classes.
-    max_iter : int
-        The largest number of steps.
-
-    Returns
-    -------
-    weights : array of shape (R, n_classes)
-    intercept : array of shape (n_classes,)
+    Quasi-Newton steps from ``start``, by default zero and the shares of the classes, after a change
+    of variables by the curvature bound, which makes the steps independent of the scale and
+    correlation of the columns. The objective never ends above where it started.
     """
     n, rank = rows.shape
     codes, n_classes = labels.codes, labels.n_classes

@@ -55,14 +55,8 @@ _SWEEP_REDUCTION = 0.01
 class LabelPull:
     """The label term as the rows of the samples see it.
 
-    Parameters
-    ----------
-    labels : Labels
-        The classes.
-    weights, intercept : arrays
-        The scores of a row ``a`` are ``a @ weights + intercept``.
-    strength : float
-        The weight of the loss of one sample.
+    The scores of a row ``a`` are ``a @ weights + intercept``; ``strength`` weighs the loss of one
+    sample.
     """
 
     def __init__(
@@ -99,16 +93,8 @@ class LabelPull:
 class SupervisedDescent(Descent):
     """Nonnegative updates of all modes for given weights of the classes.
 
-    Parameters
-    ----------
-    sparsity, ridge : sequence of float
-        The penalties of each mode; the ridge acts on the samples only.
-    pull : LabelPull or None
-        The label term; None if it has no weight.
-    seen : sequence of (array of bool or None)
-        Which rows of each mode have observations; None for all.
-    exact : bool
-        Whether rows of samples go all the way to their minimum.
+    The ridge acts on the samples only. ``pull`` is None if the label term has no weight; ``seen``
+    has the observed rows of each mode, or None for all.
     """
 
     def __init__(
@@ -212,19 +198,7 @@ class SupervisedDescent(Descent):
 
 
 class LabelledRows:
-    """Least squares plus the label term, for some rows.
-
-    Parameters
-    ----------
-    pull : LabelPull
-        The label term.
-    matrices : array of shape (1, R, R) or (n, R, R)
-        The normal matrix of all rows, or of each.
-    right : array of shape (n, R)
-        The right-hand sides.
-    codes : array of int
-        The classes.
-    """
+    """Least squares plus the label term, for some rows; ``matrices`` is (1, R, R) or (n, R, R)."""
 
     def __init__(
         self,
@@ -288,16 +262,7 @@ def unit_columns(
 ) -> Array:
     """Minimise ``½ Σ_i b_i N_i b_iᵀ - <B, R>`` over nonnegative columns of length one, in turn.
 
-    Parameters
-    ----------
-    normal : array of shape (1, R, R) or (n, R, R)
-        The normal matrix of all rows, or of each.
-    right : array of shape (n, R)
-        The right-hand side, in double precision.
-    current : array of shape (n, R)
-        Where to start; its columns have length one.
-    seen : array of bool or None
-        Rows that are not seen stay zero.
+    ``normal`` is (1, R, R) or (n, R, R); rows that are not ``seen`` stay zero.
     """
     xp = array_namespace(right)
     columns = xp.asarray(double(current), copy=True)

@@ -70,23 +70,7 @@ class SupervisedState:
 
 
 class SupervisedLeastSquares(FactorSolver[SupervisedState]):
-    """Nonnegative CP with a label term.
-
-    Parameters
-    ----------
-    problem : Problem
-        The data.
-    labels : Labels
-        The classes of the labelled samples.
-    label_weight, label_ridge : float
-        The weight of the label term, and of the ridge inside it.
-    sparsity : sequence of float
-        The weight of the sum of the entries of each mode's factor.
-    ridge : float
-        The weight of half the squared entries of the factor of the samples.
-    fixed_modes : collection of int
-        Modes whose factors stay as they are, not the samples.
-    """
+    """Nonnegative CP with a label term; the ridge acts on the samples, which cannot be fixed."""
 
     name: ClassVar[str] = "SupervisedCP"
     promises_descent: ClassVar[bool] = True
