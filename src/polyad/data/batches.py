@@ -100,20 +100,10 @@ class SampleSource(ABC):
 def open_source(
     X: Any, batch_size: int, *, allow_nan: bool, mask: Any = None, is_new: bool = False
 ) -> SampleSource:
-    """Find out how samples can be read, and read the first of them.
+    """Find out how samples can be read (``sample_access``), and read the first of them.
 
-    Parameters
-    ----------
-    X : tensor-like, array on disk, or batches
-        See :func:`polyad.data.readers.sample_access`.
-    batch_size : int
-        The most samples of a batch, where the source does not bring its own batches.
-    allow_nan : bool
-        Whether NaN in dense data is accepted, as a missing entry.
-    mask : array of bool, optional
-        For dense data in memory, True where an entry was observed.
-    is_new : bool
-        Whether these are samples for a model that is there, of which a batch may hold nothing.
+    ``batch_size`` is for sources that do not bring their own batches. ``is_new`` samples are for a
+    model that is there: a batch of them may hold nothing.
     """
     access = sample_access(X)
     if access == "whole":
@@ -133,12 +123,7 @@ def open_source(
 class MemorySource(SampleSource):
     """Data in memory, dense or sparse; a shuffled sweep draws batches from all samples.
 
-    Parameters
-    ----------
-    given : TensorInput
-        Validated data.
-    batch_size : int
-        The most samples of a batch. Batches are cut evenly: none is much smaller than the others.
+    Batches are cut evenly: none is much smaller than the others.
     """
 
     mixes_samples = True
@@ -207,17 +192,8 @@ class _SparseRows:
 class BlockSource(SampleSource):
     """An array on disk that is read by slices along its first axis: memory map, zarr, h5py.
 
-    Parameters
-    ----------
-    array : object with shape, dtype, ndim and slicing
-        What is read; never more than one block at a time.
-    batch_size : int
-        The most samples of a batch. Where the array is stored in chunks, blocks are whole chunks,
-        and a chunk of more samples is read once and cut into batches.
-    allow_nan : bool
-        Whether NaN is accepted, as a missing entry.
-    is_new : bool
-        Whether a block may hold nothing, as samples for a model that is there.
+    Never more than one block is read at a time. Where the array is stored in chunks, blocks are
+    whole chunks, and a chunk of more samples than a batch is read once and cut into batches.
     """
 
     def __init__(
@@ -262,16 +238,7 @@ class BlockSource(SampleSource):
 class StreamSource(SampleSource):
     """Batches as they come: a list, a generator, anything that can be iterated over, a callable.
 
-    Parameters
-    ----------
-    batches : iterable, or callable that returns one
-        The batches, each tensor-like; all with the same modes after the first.
-    allow_nan : bool
-        Whether NaN in dense batches is accepted, as a missing entry.
-    reads_once : bool
-        Whether the batches are gone once read.
-    is_new : bool
-        Whether a batch may hold nothing, as samples for a model that is there.
+    All have the same modes after the first. ``reads_once`` says that they are gone once read.
     """
 
     def __init__(
@@ -410,15 +377,7 @@ class StreamSource(SampleSource):
 
 
 def matching(data: Any, like: Any) -> Any:
-    """Bring data to the namespace, device and number type of other data.
-
-    Parameters
-    ----------
-    data : array or coo_array
-        What to convert; sparse data stays sparse.
-    like : array or coo_array
-        What to follow.
-    """
+    """Bring data to the namespace, device and number type of other data; sparse stays sparse."""
     reference: Array = like.data if isinstance(like, coo_array) else like
     if isinstance(data, coo_array):
         if not is_numpy_array(reference):

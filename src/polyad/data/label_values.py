@@ -58,17 +58,7 @@ def as_mode_names(modes: Iterable[str]) -> tuple[str, ...]:
 def as_labels(values: ArrayLike, *, name: str) -> NDArray[Any]:
     """Return the labels of mode ``name`` as a read-only 1-D array: unique, nothing missing.
 
-    Parameters
-    ----------
-    values : array-like
-        List, NumPy array, pandas Index, Series or array, or polars Series.
-    name : str
-        Name of the mode, for the messages.
-
-    Returns
-    -------
-    ndarray of shape (n_labels,)
-        A copy, of kind text, integer, float, boolean, datetime64 or timedelta64.
+    It is a copy, of kind text, integer, float, boolean, datetime64 or timedelta64.
     """
     import pandas as pd
 
@@ -157,15 +147,7 @@ def _from_objects(objects: NDArray[Any], *, name: str) -> NDArray[Any]:
 
 
 def as_text(labels: NDArray[Any], *, of: str) -> NDArray[np.str_]:
-    """Return an object array of text as NumPy text, unless one is far longer than the others.
-
-    Parameters
-    ----------
-    labels : array of object
-        Text.
-    of : str
-        Whose labels they are, in words.
-    """
+    """Return an object array of text as NumPy text, unless one is far longer than the others."""
     lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
     longest, total = int(lengths.max(initial=0)), int(lengths.sum())
     size = len(labels) * longest * _BYTES_PER_CHARACTER
@@ -231,20 +213,8 @@ def handle_unknown(
 ) -> None:
     """Raise, or warn that they are dropped, for labels that the given list does not have.
 
-    Parameters
-    ----------
-    strangers : ndarray
-        The labels that are not in ``known``; nothing happens if there are none.
-    name : str
-        Name of the mode.
-    known : ndarray
-        The labels that were asked for.
-    lost : str
-        What is lost with the strangers, such as ``"12 rows"``.
-    unknown : {"error", "drop"}
-        What to do.
-    stacklevel : int
-        Where the user's code is for the warning, counted from the caller of this function.
+    ``lost`` tells what is lost with them, such as ``"12 rows"``. ``stacklevel`` is counted from the
+    caller of this function.
     """
     if len(strangers) == 0:
         return

@@ -151,16 +151,9 @@ def _check_request(
 
 
 def read_columns(frame: object, names: Sequence[str], *, table: str = "frame") -> list[Column]:
-    """Take the named columns out of a pandas or polars table.
+    """Take columns out of a pandas or polars table, which must have each once.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame or polars.DataFrame
-        The table.
-    names : sequence of str
-        The columns that are wanted, each of which it must have once.
-    table : str
-        What the messages call the table: the name of the argument.
+    ``table`` is what messages call it: the name of the argument.
     """
     import pandas as pd
 

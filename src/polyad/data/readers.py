@@ -79,22 +79,13 @@ class TensorInput:
 
 
 def sample_access(X: Any) -> Access:
-    """Say how the samples of ``X`` can be read.
+    """Say how the samples of ``X`` can be read: 'whole', 'blocks', 'batches' or 'once'.
 
-    Parameters
-    ----------
-    X : object
-        What a user gave.
-
-    Returns
-    -------
-    {'whole', 'blocks', 'batches', 'once'}
-        ``'blocks'`` for arrays on disk, which are read by slices of the first axis: a NumPy memory
-        map, zarr, h5py, or what else has ``shape``, ``dtype``, ``ndim`` and slicing and is no
-        array itself. ``'batches'`` for what gives batches of samples as often as asked: a
-        callable that returns an iterable, a list or tuple of arrays of order 2 or more, or an
-        object that can be iterated over. ``'once'`` for an iterator, such as a generator.
-        ``'whole'`` for all else.
+    Blocks are for arrays on disk, which are read by slices of the first axis: a NumPy memory map,
+    zarr, h5py, or what else has ``shape``, ``dtype``, ``ndim`` and slicing and is no array itself.
+    Batches are for what gives batches of samples as often as asked: a callable that returns an
+    iterable, a list or tuple of arrays of order 2 or more, or an object that can be iterated over.
+    An iterator, such as a generator, is read once.
     """
     package = type(X).__module__.partition(".")[0]
     known = scipy.sparse.issparse(X) or package in _FOREIGN or isinstance(X, LabelledTensor)
@@ -120,13 +111,7 @@ def _is_batch(item: Any) -> bool:
 
 
 def unpack(X: Any) -> TensorInput:
-    """Find out what was given and take it apart.
-
-    Parameters
-    ----------
-    X : tensor-like
-        See :data:`ACCEPTED`.
-    """
+    """Find out what was given (see :data:`ACCEPTED`) and take it apart."""
     if isinstance(X, LabelledTensor):
         return TensorInput(X.data, X.modes, X.labels)
     is_scipy: bool = scipy.sparse.issparse(X)
@@ -330,15 +315,7 @@ def _from_anndata(X: Any) -> TensorInput:
 
 
 def unpack_anndata(adata: Any, layer: str | None = None) -> TensorInput:
-    """Take the matrix of an AnnData, with its names, as a tensor of the modes obs and var.
-
-    Parameters
-    ----------
-    adata : AnnData
-        In memory, a view, or backed by a file, which is read.
-    layer : str, optional
-        The layer to take; by default ``X``.
-    """
+    """Take ``X`` or a layer of an AnnData, with its names, as a tensor of the modes obs and var."""
     data = unpack(_anndata_matrix(adata, layer)).data
     names = (adata.obs_names, "obs"), (adata.var_names, "var")
     return TensorInput(data, ("obs", "var"), tuple(anndata_names(*each) for each in names))
@@ -365,15 +342,7 @@ def _anndata_matrix(adata: Any, layer: str | None) -> Any:
 
 
 def check_anndata_layer(adata: Any, layer: str | None) -> None:
-    """Refuse a layer that an AnnData does not have.
-
-    Parameters
-    ----------
-    adata : AnnData
-        The data.
-    layer : str, optional
-        The name of a layer; None is ``X``.
-    """
+    """Refuse a layer that an AnnData does not have; None is ``X``."""
     if layer is None or (isinstance(layer, str) and layer in adata.layers):
         return
     message = (
@@ -388,15 +357,7 @@ def _anndata_layers(adata: Any) -> str:
 
 
 def anndata_names(names: Any, mode: str) -> np.ndarray:
-    """Return the names of cells or genes as labels, which are text.
-
-    Parameters
-    ----------
-    names : pandas.Index
-        ``obs_names`` or ``var_names``.
-    mode : {'obs', 'var'}
-        Which of them.
-    """
+    """Return the names of cells ('obs') or genes ('var') as labels, which are text."""
     if not names.is_unique:
         message = (
             f"The {mode}_names of the AnnData are not unique: {names[names.duplicated()][0]!r} "

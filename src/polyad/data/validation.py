@@ -48,24 +48,11 @@ _LARGEST = {"float32": 1e15, "float64": 1e120}
 def as_tensor_input(
     X: Any, *, allow_nan: bool = False, mask: Any = None, is_new: bool = False
 ) -> TensorInput:
-    """Bring anything tensor-like to canonical form.
+    """Bring anything tensor-like (``readers.ACCEPTED``) to canonical form, or refuse it.
 
-    Parameters
-    ----------
-    X : tensor-like
-        See :data:`polyad.data.readers.ACCEPTED`.
-    allow_nan : bool
-        Whether NaN in dense data is accepted, as a missing entry.
-    mask : array of bool, optional
-        For dense data, True where an entry was observed. The others become NaN.
-    is_new : bool
-        Whether these are samples for a model that is there: what is accepted of a sample beside
-        others, nothing observed or only tiny numbers, is then accepted of it alone.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidInputError
-        With one message that says what was given, what is accepted and what to do.
+    NaN in dense data is a missing entry, and what ``mask`` has as False becomes NaN. ``is_new``
+    samples are for a model that is there: what is accepted of a sample beside others, nothing
+    observed or only tiny numbers, is then accepted of it alone.
     """
     given = unpack(X)
     data = _as_float(given.data)
@@ -192,12 +179,7 @@ def first_position(given: TensorInput, bad: Array) -> tuple[int, ...]:
 def describe_entries(given: TensorInput, bad: Array) -> str:
     """Return how many entries are bad, and the first with its position and labels, in words.
 
-    Parameters
-    ----------
-    given : TensorInput
-        The data.
-    bad : array of bool
-        Of the stored entries of sparse data, of all entries of dense data.
+    ``bad`` is of the stored entries of sparse data, of all entries of dense data.
     """
     stored = given.data.data if given.is_sparse else given.data
     xp = array_namespace(stored)
@@ -220,15 +202,7 @@ def _place(given: TensorInput, where: Sequence[int]) -> str:
 
 
 def refuse_negative(given: TensorInput, advice: str) -> None:
-    """Refuse data with a negative entry, naming the first.
-
-    Parameters
-    ----------
-    given : TensorInput
-        The data; NaN in dense data is missing.
-    advice : str
-        What the method takes, and what to do.
-    """
+    """Refuse data with a negative entry, naming the first; the advice says what to do."""
     stored = given.data.data if given.is_sparse else given.data
     if not bool(array_namespace(stored).any(stored < 0)):
         return
@@ -244,15 +218,7 @@ def refuse_negative(given: TensorInput, advice: str) -> None:
 
 
 def read_features(X: Any, n_components: int) -> Array:
-    """Return features that ``inverse_transform`` was given, of one column for each component.
-
-    Parameters
-    ----------
-    X : array or frame of shape (n_samples, n_components)
-        Features, as ``transform`` returns them.
-    n_components : int
-        How many columns are needed.
-    """
+    """Return features that ``inverse_transform`` was given, of one column for each component."""
     features = X.to_numpy() if hasattr(X, "to_numpy") else X
     if is_numpy_array(features) or not hasattr(features, "shape"):
         features = _real_numbers(features)
@@ -331,14 +297,8 @@ def try_function(
 ) -> NDArray[Any]:
     """Return what a function of a user gives for some entries, if it is a number for each.
 
-    Parameters
-    ----------
-    function : callable
-        Of arrays of one shape.
-    title : str
-        What the messages call it.
-    arguments : tuple of ndarray
-        Which it must leave as they are.
+    It must leave its arguments, arrays of one shape, as they are. ``title`` is its name in
+    messages.
     """
     given = tuple(argument.copy() for argument in arguments)
     try:

@@ -143,15 +143,7 @@ def _sparse_data(tensor: Any) -> coo_array:
 
 
 def package(module: str, name: str) -> Any:
-    """Import an optional package, or say how to install it.
-
-    Parameters
-    ----------
-    module : str
-        What to import.
-    name : str
-        What to install.
-    """
+    """Import an optional package, or say how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -51,15 +51,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def restored(content: dict[str, Any], path: object) -> Any:
-    """Make the estimator of a file, or say what is wrong with it.
-
-    Parameters
-    ----------
-    content : dict
-        Of the file.
-    path : object
-        Its name, for messages.
-    """
+    """Make the estimator of a file, or say what is wrong with it."""
     try:
         return _estimator_class(content)._restore(content)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -74,17 +74,10 @@ class Comparison:
 
 
 def compare(X: Any, model: Any, *, missing: Missing | None = None) -> Comparison:
-    """Read data and a model of it.
+    """Read data and a model of it: a fitted estimator, KruskalTensor or (weights, factors).
 
-    Parameters
-    ----------
-    X : tensor-like
-        The data; NaN in dense data is a missing entry. Labelled data is brought into the order
-        that it had in the fit of an estimator.
-    model : fitted estimator, KruskalTensor or (weights, factors)
-        The model.
-    missing : {'zero', 'unobserved'}, optional
-        For sparse data. By default that of the estimator, or ``'zero'``.
+    Labelled data is brought into the order that it had in the fit. ``missing`` is by default that
+    of the estimator, or ``'zero'``.
     """
     given = as_tensor_input(X, allow_nan=True)
     if missing is None:

@@ -89,15 +89,6 @@ def hide_entries(data: Any, options: HoldoutOptions, seed: int) -> Holdout:
 
     Every slice of every mode that had a known entry keeps one: nothing can be predicted for a
     sample, or any other index, of which nothing is known. Implied zeros are known entries.
-
-    Parameters
-    ----------
-    data : array or coo_array
-        Dense with NaN for missing entries, or canonical sparse data.
-    options : HoldoutOptions
-        How to hide.
-    seed : int
-        Decides which entries; the same seed hides the same ones.
     """
     generator = np.random.default_rng(seed)
     if not isinstance(data, coo_array):
@@ -111,27 +102,12 @@ def hide_entries(data: Any, options: HoldoutOptions, seed: int) -> Holdout:
 def sample_zeros(
     data: coo_array[Any, Any], n: int, generator: np.random.Generator
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Draw cells that are not stored, and how many of all such cells each one stands for.
+    """Draw cells that are not stored, and the share of all such cells that each stands for.
 
-    Half of the draws are even over all cells. The other half takes the index of each mode from
-    a stored entry of its own, so that zeros among the entries, where models differ, are not
-    missed in a tensor that is nearly empty.
-
-    Parameters
-    ----------
-    data : coo_array
-        Canonical. Its number of cells may exceed 64 bits; memory follows ``n`` and its nonzeros.
-    n : int
-        How many to draw; those that are stored are thrown away.
-    generator : numpy Generator
-        Draws the cells.
-
-    Returns
-    -------
-    coords : array of int of shape (n_modes, n_cells)
-        Each cell once, in lexicographic order.
-    weights : array of float of shape (n_cells,)
-        With the sum one.
+    Half of the draws are even over all cells. The other half takes the index of each mode from a
+    stored entry of its own, so that zeros among the entries, where models differ, are not missed in
+    a tensor that is nearly empty. Draws that are stored are thrown away; the cells come once each,
+    in lexicographic order. Memory follows ``n`` and the nonzeros: the cells may exceed 64 bits.
     """
     n_even = n // 2
     even = np.stack([generator.integers(0, size, n_even) for size in data.shape])

@@ -26,17 +26,7 @@ _COMPARED: dict[str, Kind] = {"restart_match": "start", "subsample_match": "subs
 def summarize(
     outcomes: Sequence[Outcome], ranks: Sequence[int], methods: Sequence[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the table of means and standard errors, and the table of single numbers.
-
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-        Of all fits.
-    ranks : sequence of int
-        The rows of the table.
-    methods : sequence of str
-        Decide the columns.
-    """
+    """Return the table of means and standard errors, and the table of single numbers."""
     rows, records = [], []
     for rank in ranks:
         row: dict[str, float] = {}
@@ -70,15 +60,7 @@ def _values(measure: str, outcomes: Sequence[Outcome]) -> NDArray[np.float64]:
 def mean_matches(
     models: Sequence[KruskalTensor | None], skip_modes: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return the mean factor match score of each model with the others; NaN for one that failed.
-
-    Parameters
-    ----------
-    models : sequence of KruskalTensor or None
-        None for a fit that failed.
-    skip_modes : sequence of int
-        Modes that are not compared.
-    """
+    """Return the mean factor match score of each model with the others; NaN for one that failed."""
     scores = np.full((len(models), len(models)), math.nan)
     for i, j in combinations(range(len(models)), 2):
         one, two = models[i], models[j]

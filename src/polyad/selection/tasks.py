@@ -88,17 +88,8 @@ def run_tasks(
 ) -> list[Outcome]:
     """Run every fit and return the outcomes in the order of the tasks.
 
-    Parameters
-    ----------
-    tasks : sequence of Task
-        The fits.
-    plan : Plan
-        Data and options.
-    n_jobs : int or None
-        How many at once, in threads unless a joblib backend is chosen: kernels release the
-        interpreter lock, and threads share the data.
-    verbose : int
-        1 or more shows a progress bar.
+    They run in threads unless a joblib backend is chosen: kernels release the interpreter lock, and
+    threads share the data.
     """
     workers = None if n_jobs is None else min(n_jobs, len(tasks))
     parallel = Parallel(n_jobs=workers, prefer="threads", return_as="generator")
