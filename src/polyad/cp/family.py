@@ -114,11 +114,11 @@ class CPFamily(TensorEstimator):
         """Make the solver of a problem; members with side information read it here."""
         return self._solver(problem, fixed_modes)
 
-    def _read_init(self, problem: FitData, init: Any) -> Any:
-        """Return the name of a start, or the factors of a given one."""
+    def _read_init(self, problem: FitData, init: Any, carrier: int = 0) -> Any:
+        """Return the name of a start, or the factors of a given one, its weights in a mode."""
         if isinstance(init, str) and init in ("svd", "random"):
             return init
-        return given_start(problem, self.n_components, init)
+        return given_start(problem, self.n_components, init, carrier)
 
     def fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
         """Decompose a tensor.
@@ -300,7 +300,7 @@ class CPFamily(TensorEstimator):
     ) -> FitResult[Any]:
         """Fit from each start and return the best."""
         problem = solver.problem
-        init = self._read_init(problem, init)
+        init = self._read_init(problem, init, solver.free_modes[0])
 
         def start(number: int, seed: int) -> Any:
             return self._begin(solver, init, number, seed)

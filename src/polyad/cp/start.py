@@ -141,10 +141,11 @@ def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_arra
 
 
 def given_start(
-    problem: FitData, n_components: int, init: Any, *, any_samples: bool = False
+    problem: FitData, n_components: int, init: Any, carrier: int, *, any_samples: bool = False
 ) -> list[Array]:
-    """Read factors that a user gave, with the weights put into the first one.
+    """Read factors that a user gave.
 
+    The weights and the scale of the data go to the mode ``carrier``, whose factor is not fixed.
     With ``any_samples`` the factor of the samples may have any number of rows.
     """
     weights, factors = _parts(init)
@@ -159,9 +160,9 @@ def given_start(
         if tuple(weights.shape) != (n_components,):
             message = f"init has weights of shape {tuple(weights.shape)}, not ({n_components},)."
             raise InvalidInputError(message)
-        factors = [factors[0] * weights[None, :], *factors[1:]]
+        factors[carrier] = factors[carrier] * weights[None, :]
     # The data may have been rescaled; the start follows it.
-    factors[0] = factors[0] * 2.0**-problem.exponent
+    factors[carrier] = factors[carrier] * 2.0**-problem.exponent
     with np.errstate(over="ignore"):
         cast = [problem.asarray(factor) for factor in factors]
     if not all(np.isfinite(to_numpy(factor)).all() for factor in cast):
@@ -170,7 +171,9 @@ def given_start(
     return cast
 
 
-def given_nonnegative_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
+def given_nonnegative_start(
+    problem: FitData, n_components: int, init: Any, carrier: int
+) -> list[Array]:
     """Read factors that a user gave, and refuse negative numbers."""
     if isinstance(init, str):
         message = (
@@ -178,7 +181,7 @@ def given_nonnegative_start(problem: FitData, n_components: int, init: Any) -> l
             "negative: a KruskalTensor, a pair (weights, factors) or a list of factors."
         )
         raise InvalidInputError(message)
-    factors = given_start(problem, n_components, init)
+    factors = given_start(problem, n_components, init, carrier)
     for mode, factor in enumerate(factors):
         bad = np.argwhere(to_numpy(factor) < 0)
         if bad.size:

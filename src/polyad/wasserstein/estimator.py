@@ -312,10 +312,10 @@ class WassersteinCP(CPFamily):
         method = PublishedFactorization if published else WassersteinFactorization
         return method(problem, inner_iter=int(self.inner_iter), fixed_modes=fixed_modes)
 
-    def _read_init(self, problem: FitData, init: Any) -> Any:
+    def _read_init(self, problem: FitData, init: Any, carrier: int = 0) -> Any:
         if isinstance(init, str) and init == "random":
             return init
-        return given_nonnegative_start(problem, self.n_components, init)
+        return given_nonnegative_start(problem, self.n_components, init, carrier)
 
     def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
         if not isinstance(init, str):

@@ -355,7 +355,7 @@ class GeneralizedCP(CPFamily):
             problem, ridge=float(self.ridge), fixed_modes=fixed_modes, options=options
         )
 
-    def _read_init(self, problem: FitData, init: Any) -> Any:
+    def _read_init(self, problem: FitData, init: Any, carrier: int = 0) -> Any:
         loss = read_loss(self.loss)
         if isinstance(init, str):
             takes_svd = loss.lower != 0 and loss.degree is not None
@@ -367,7 +367,7 @@ class GeneralizedCP(CPFamily):
                 "KruskalTensor, a pair (weights, factors) or a list of factors."
             )
             raise InvalidInputError(message)
-        factors = given_start(problem, self.n_components, init)
+        factors = given_start(problem, self.n_components, init, carrier)
         for mode, factor in enumerate(factors):
             bad = np.argwhere(factor < loss.lower)
             if bad.size:

@@ -227,10 +227,10 @@ class PoissonCP(CPFamily):
             fixed_modes=fixed_modes,
         )
 
-    def _read_init(self, problem: FitData, init: Any) -> Any:
+    def _read_init(self, problem: FitData, init: Any, carrier: int = 0) -> Any:
         if isinstance(init, str) and init == "random":
             return init
-        return given_nonnegative_start(problem, self.n_components, init)
+        return given_nonnegative_start(problem, self.n_components, init, carrier)
 
     def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
         if not isinstance(init, str):

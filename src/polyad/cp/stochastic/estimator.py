@@ -393,10 +393,10 @@ class StochasticCP(BatchedCP):
         if not (self.max_iter == 1 and self.status_ is Status.MAX_ITER):
             super()._report_ending()
 
-    def _read_init(self, problem: FitData, init: Any) -> Any:
+    def _read_init(self, problem: FitData, init: Any, carrier: int = 0) -> Any:
         if isinstance(init, str) and init in ("svd", "random"):
             return init
-        return given_start(problem, self.n_components, init, any_samples=True)[1:]
+        return given_start(problem, self.n_components, init, carrier, any_samples=True)[1:]
 
     def _begin(self, solver: Any, init: Any, number: int, seed: int) -> Any:
         if not isinstance(init, str):
