@@ -26,6 +26,7 @@ MAY_USE = {
     **{part: set() for part in GROUND},
     **{floor: set() for floor in FLOORS},
     "data": {"tensor"},
+    "transport": {"data"},
     "estimators": FLOORS,
     **{room: FLOORS | SKELETON for room in ROOMS},
     "wasserstein": FLOORS | SKELETON | {"cp"},

@@ -172,7 +172,7 @@ def changed(i, k, value):
         (changed(2, 2, 0.5), r"not zero on the diagonal: 0.5 at \(2, 2\)"),
         (changed(0, 3, 0.9), r"not symmetric: 0.9 at \(0, 3\) and .* at \(3, 0\)"),
         (np.zeros((3, 4)), r"has the shape \(3, 4\)"),
-        (np.zeros((3, 3)), r"has the shape \(3, 3\); it needs \(4, 4\)"),
+        (np.zeros((3, 3)), r"has the shape \(3, 3\); \(4, 4\) is needed"),
         (np.zeros(4), r"has the shape \(4,\)"),
     ],
 )

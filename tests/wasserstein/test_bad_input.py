@@ -40,18 +40,18 @@ def uneven(size):
     [
         ("cosines", InvalidInputError, "Known names are 'cosine', 'presence'"),
         (["cosine"], InvalidInputError, "costs has 1 entries; the data has 3 modes"),
-        ({7: "cosine"}, InvalidInputError, r"costs has the mode 7; the data has the modes 0..2"),
-        ({"word": "cosine"}, InvalidInputError, "costs has the mode 'word'"),
-        ({True: "cosine"}, InvalidInputError, "costs has the mode True"),
+        ({7: "cosine"}, InvalidInputError, r"entry for mode 7; the data has the modes 0..2"),
+        ({"word": "cosine"}, InvalidInputError, "costs has an entry for mode 'word'"),
+        ({True: "cosine"}, InvalidInputError, "costs has an entry for mode True"),
         ({-1: "cosine", 2: "random"}, InvalidInputError, "costs names mode 2 twice: -1, 2"),
-        (3, InvalidTypeError, "costs of type int are not understood"),
+        (3, InvalidTypeError, "costs is a int. Give a name"),
         ({1: np.zeros((4, 4))}, InvalidInputError, r"mode 1 has the shape \(4, 4\)"),
         ({1: uneven(5)}, InvalidInputError, "mode 1 is not symmetric"),
         ({1: np.ones((5, 5))}, InvalidInputError, "mode 1 is not zero on the diagonal"),
         ({1: np.eye(5) - 1}, InvalidInputError, "mode 1 is negative"),
         ({1: np.full((5, 5), np.nan)}, InvalidInputError, "mode 1 is not finite"),
         ({1: lambda data, mode: "x"}, InvalidTypeError, "no matrix of numbers"),
-        (np.zeros((5, 5)), InvalidTypeError, "costs of type ndarray are not understood"),
+        (np.zeros((5, 5)), InvalidTypeError, "costs is a ndarray. Give a name"),
     ],
 )
 def test_bad_costs_are_refused(costs, error, text):

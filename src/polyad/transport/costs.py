@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.data.mode_matrices import read_square, symmetric
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 _LARGEST = 1e12
 # Numbers of the product of two sparse matrices that are held at a time: 32 MiB.
 _BLOCK = 1 << 22
-# How far apart two mirrored entries may be, relative to the largest: rounding of a product.
-_SYMMETRY = 1e-8
+_RULE = "A cost is symmetric, finite, not negative, and zero on the diagonal."
 
 
 def cosine_cost(
@@ -222,26 +222,21 @@ def validate_cost(
     ndarray of shape (size, size)
         Exactly symmetric, float64.
     """
-    frame = as_frame(cost)
-    matrix = _numbers(cost if frame is None else _by_label(frame, labels, mode_title), mode_title)
-    needed = len(matrix) if size is None and matrix.ndim == 2 else size
     if size == 0:
         message = f"There is nothing to move: {mode_title} has no positions."
         raise InvalidInputError(message)
-    if matrix.shape != (needed, needed) or matrix.size == 0:
-        wanted = "(size, size)" if needed is None or size is None else f"({size}, {size})"
-        message = (
-            f"The cost of {mode_title} has the shape {matrix.shape}; it needs {wanted}: one row "
-            "and one column for each position."
-        )
+    title = f"The cost of {mode_title}"
+    if hasattr(cost, "toarray"):
+        message = f"{title} is no matrix of numbers but a sparse one: give cost.toarray()."
+        raise InvalidTypeError(message)
+    matrix = read_square(cost, size, labels, title, _RULE)
+    on_diagonal = np.flatnonzero(np.diag(matrix))
+    if on_diagonal.size:
+        i = int(on_diagonal[0])
+        message = f"{title} is not zero on the diagonal: {matrix[i, i]} at ({i}, {i}). {_RULE}"
         raise InvalidInputError(message)
-    _refuse(~np.isfinite(matrix), matrix, f"The cost of {mode_title} is not finite")
-    _refuse(matrix < 0, matrix, f"The cost of {mode_title} is negative")
-    diagonal = np.diag(np.diag(matrix) != 0)
-    _refuse(diagonal, matrix, f"The cost of {mode_title} is not zero on the diagonal")
-    uneven = np.abs(matrix - matrix.T) > _SYMMETRY * float(matrix.max())
-    _refuse(uneven, matrix, f"The cost of {mode_title} is not symmetric")
-    return (matrix + matrix.T) / 2.0
+    checked: NDArray[np.float64] = symmetric(matrix, title, _RULE)
+    return checked
 
 
 def check_range(largest: float, epsilon: float, marginal_penalty: float = 0.0) -> None:
@@ -253,89 +248,6 @@ def check_range(largest: float, epsilon: float, marginal_penalty: float = 0.0) -
                 f"up to {_LARGEST:.0e} times epsilon. Increase epsilon, or lower the {name}."
             )
             raise InvalidInputError(message)
-
-
-def as_frame(cost: Any) -> Any:
-    """Return a cost that has labels as a pandas frame, and None for one that has none.
-
-    Parameters
-    ----------
-    cost : object
-        A matrix, or a table of pandas, polars or xarray.
-    """
-    package = type(cost).__module__.partition(".")[0]
-    if package == "pandas" and hasattr(cost, "columns"):
-        return cost
-    if package == "xarray" and hasattr(cost, "coords") and len(getattr(cost, "dims", ())) == 2:
-        return cost.to_pandas() if all(name in cost.coords for name in cost.dims) else None
-    if package != "polars" or not hasattr(cost, "columns"):
-        return None
-    import pandas as pd
-
-    names = [name for name, kind in cost.schema.items() if not kind.is_numeric()]
-    numbers = cost.drop(names[:1])
-    if not names and numbers.shape[0] != numbers.shape[1]:
-        return None
-    rows = cost[names[0]].to_list() if names else numbers.columns
-    return pd.DataFrame(numbers.to_numpy(), index=rows, columns=numbers.columns)
-
-
-def _numbers(cost: Any, title: str) -> NDArray[np.float64]:
-    """Return a cost as an array of real numbers."""
-    problem = f"The cost of {title} is no matrix of numbers"
-    if hasattr(cost, "toarray"):
-        message = f"{problem} but a sparse one: give cost.toarray()."
-        raise InvalidTypeError(message)
-    try:
-        given = np.asarray(cost)
-        if given.dtype.kind in "cSUMm":
-            message = f"{problem}: it is of type {given.dtype}."
-            raise InvalidTypeError(message)
-        matrix: NDArray[np.float64] = given.astype(np.float64)
-    except InvalidTypeError:
-        raise
-    except (TypeError, ValueError) as error:
-        message = f"{problem}: {error}."
-        raise InvalidTypeError(message) from error
-    return matrix
-
-
-def _by_label(frame: Any, labels: Sequence[Any] | NDArray[Any] | None, title: str) -> Any:
-    """Return a labelled frame in the order of the labels, or of its own rows."""
-    wanted = list(frame.index) if labels is None else list(labels)
-    for name, given in (("row", frame.index), ("column", frame.columns)):
-        if not given.is_unique:
-            message = f"The cost of {title} has a {name} label twice: {_twice(given)!r}."
-            raise InvalidInputError(message)
-        missing = [label for label in wanted if label not in given]
-        if missing:
-            message = (
-                f"The cost of {title} has no {name} for {len(missing)} of its labels, first "
-                f"{_plain(missing[0])!r}. Give a frame with all labels in its index and its "
-                "columns."
-            )
-            raise InvalidInputError(message)
-    return frame.loc[wanted, wanted].to_numpy()
-
-
-def _twice(labels: Any) -> Any:
-    return _plain(labels[labels.duplicated()][0])
-
-
-def _plain(label: Any) -> Any:
-    """Return a label as Python's own kind of text or number, for messages."""
-    return label.item() if isinstance(label, np.generic) else label
-
-
-def _refuse(bad: NDArray[np.bool_], matrix: NDArray[np.float64], problem: str) -> None:
-    if bad.any():
-        i, k = (int(index) for index in np.argwhere(bad)[0])
-        mirrored = f" and {matrix[k, i]} at ({k}, {i})" if "symmetric" in problem else ""
-        message = (
-            f"{problem}: {matrix[i, k]} at ({i}, {k}){mirrored}. A cost is symmetric, finite, not "
-            "negative, and zero on the diagonal."
-        )
-        raise InvalidInputError(message)
 
 
 def _size(size: int) -> int:

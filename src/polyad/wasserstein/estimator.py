@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
-from polyad.cp.portable import pack, unpack
 from polyad.cp.start import given_nonnegative_start
+from polyad.data.mode_matrices import restored_matrices, stored_matrices
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError
@@ -18,7 +18,6 @@ from polyad.wasserstein.costs import (
     NAMED,
     SEPARATE,
     is_separate,
-    portable_rules,
     read_cost,
     read_costs,
     rules_of,
@@ -326,11 +325,11 @@ class WassersteinCP(CPFamily):
         if name != "costs":
             return super()._saved_parameter(name, value)
         found = getattr(self, "costs_", [])
-        return pack(portable_rules(value, found, getattr(self, "modes_", None)))
+        return stored_matrices(value, found, getattr(self, "modes_", None))
 
     @classmethod
     def _restored_parameter(cls, name: str, stored: Any) -> Any:
-        return unpack(stored) if name == "costs" else stored
+        return restored_matrices(stored) if name == "costs" else stored
 
     def _check_restored(self) -> None:
         super()._check_restored()

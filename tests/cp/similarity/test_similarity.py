@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from polyad import NonnegativeCP, SimilarityCP, factor_match_score
 from polyad.cp.similarity.laplacian import Laplacian
-from polyad.cp.similarity.profiles import laplacian_of_data
+from polyad.cp.similarity.reading import laplacian_of_data
 from polyad.data.validation import as_tensor_input
 from polyad.datasets import make_low_rank, make_sparse
 

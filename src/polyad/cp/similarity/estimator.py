@@ -12,12 +12,12 @@ from polyad.core.sklearn_compat import Interval
 from polyad.cp.family import COMMON_CONSTRAINTS
 from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.parameters import read_penalties, read_weights
-from polyad.cp.portable import pack, unpack
 from polyad.cp.problem import Problem, build_problem
 from polyad.cp.rules import double, like
-from polyad.cp.similarity.reading import read_similarities
+from polyad.cp.similarity.reading import read_laplacians
 from polyad.cp.similarity.rules import Smoothness, squared_size
 from polyad.cp.similarity.solver import SimilarityLeastSquares
+from polyad.data.mode_matrices import restored_matrices, stored_matrices
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 
@@ -195,7 +195,7 @@ class SimilarityCP(NonnegativeFamily):
         n_modes = len(given.shape)
         sparsity, ridge = read_penalties(self.sparsity, self.ridge, n_modes, fixed_modes)
         weights = read_weights("similarity_weight", self.similarity_weight, n_modes)
-        smoothness = Smoothness(read_similarities(given, self.similarities), weights)
+        smoothness = Smoothness(read_laplacians(given, self.similarities), weights)
         return SimilarityLeastSquares(
             problem, smoothness, sparsity=sparsity, ridge=ridge, fixed_modes=fixed_modes
         )
@@ -218,8 +218,10 @@ class SimilarityCP(NonnegativeFamily):
         return self._nonnegative_rows(problem, sparsity[0], total)
 
     def _saved_parameter(self, name: str, value: Any) -> Any:
-        return pack(value) if name == "similarities" else super()._saved_parameter(name, value)
+        if name == "similarities":
+            return stored_matrices(value)
+        return super()._saved_parameter(name, value)
 
     @classmethod
     def _restored_parameter(cls, name: str, stored: Any) -> Any:
-        return unpack(stored) if name == "similarities" else stored
+        return restored_matrices(stored) if name == "similarities" else stored

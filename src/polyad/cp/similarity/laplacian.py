@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse
+
+from polyad.data.mode_matrices import is_sparse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 LARGEST_EIGENVALUE = 2.0
 # Degrees below this, where the largest similarity is one, are rounding.
 _ISOLATED = 1e-10
-
-
-def is_sparse(matrix: Any) -> bool:
-    """Say whether a matrix is one of scipy.sparse."""
-    return bool(scipy.sparse.issparse(matrix))
 
 
 class Laplacian:

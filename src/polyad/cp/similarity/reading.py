@@ -1,218 +1,99 @@
-"""Similarities that a user gives: checked, matched by label, brought to one form."""
+"""The graph of similar entries of each mode, from given similarities or from the data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from array_api_compat import array_namespace
+from scipy.sparse import coo_array, csr_array
 
-from polyad.cp.similarity.laplacian import Laplacian, is_sparse
-from polyad.cp.similarity.profiles import NAMES, laplacian_of_data
-from polyad.data.label_values import as_labels, find_labels, shown
-from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.core.arrays import to_numpy
+from polyad.cp.similarity.laplacian import Laplacian
+from polyad.data.mode_matrices import check_name, entries_of_modes, read_similarities
+from polyad.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from polyad.data.validation import TensorInput
 
-# Asymmetry below this part of the largest similarity is rounding, and is averaged away.
-_ROUNDING = 1e-6
-
+# The similarities that are computed from the data.
+_NAMES = ("cosine", "presence")
 _ACCEPTED = (
     "Give 'cosine' or 'presence' for all modes but the samples, or a list with one entry per mode, "
     "or a dict from modes to entries. An entry is None, one of these names, or a square matrix "
-    "(array, scipy.sparse or labelled pandas table) of nonnegative similarities."
+    "(array, scipy.sparse or labelled table) of nonnegative similarities."
 )
 
 
-def read_similarities(given: TensorInput, similarities: Any) -> dict[int, Laplacian]:
-    """Return the Laplacian of each mode that has similarities.
-
-    Parameters
-    ----------
-    given : TensorInput
-        The data.
-    similarities : str, sequence, dict or None
-        What the user gave.
-    """
-    found = {}
-    for mode, entry in _entries(given, similarities).items():
-        if entry is None:
-            continue
-        if mode == 0:
-            message = (
-                "similarities has an entry for mode 0, the samples, where new samples have none: "
-                "leave it out, or give None."
-            )
-            raise InvalidInputError(message)
-        if isinstance(entry, str):
-            _check_name(entry)
-            found[mode] = laplacian_of_data(given, mode, entry)
-        else:
-            found[mode] = Laplacian(_matrix(given, mode, entry))
-    return found
-
-
-def _entries(given: TensorInput, similarities: Any) -> dict[int, Any]:
-    """Say which mode has which entry."""
-    n_modes = len(given.shape)
-    if similarities is None:
-        return {}
+def read_laplacians(given: TensorInput, similarities: Any) -> dict[int, Laplacian]:
+    """Return the Laplacian of each mode that has similarities."""
     if isinstance(similarities, str):
-        _check_name(similarities)
-        return dict.fromkeys(range(1, n_modes), similarities)
-    if isinstance(similarities, Mapping):
-        entries: dict[int, Any] = {}
-        for key, entry in similarities.items():
-            mode = _mode_of(given, key)
-            if mode in entries:
-                message = f"similarities names {given.mode_title(mode)} twice."
-                raise InvalidInputError(message)
-            entries[mode] = entry
-        return entries
-    if isinstance(similarities, Sequence):
-        if len(similarities) != n_modes:
-            message = (
-                f"similarities has {len(similarities)} entries for {n_modes} modes. Give one for "
-                "each, None for the samples and for modes without."
-            )
-            raise InvalidInputError(message)
-        return dict(enumerate(similarities))
-    message = f"similarities is a {type(similarities).__name__}. {_ACCEPTED}"
-    raise InvalidTypeError(message)
-
-
-def _mode_of(given: TensorInput, key: Any) -> int:
-    n_modes = len(given.shape)
-    if isinstance(key, str):
-        if given.modes is not None and key in given.modes:
-            return given.modes.index(key)
-        known = f"the numbers 0 to {n_modes - 1}, for its modes have no names"
-        if given.modes is not None:
-            known = f"the names {', '.join(map(repr, given.modes))}"
-        message = f"similarities has an entry for {key!r}; the data has {known}."
-        raise InvalidInputError(message)
-    if isinstance(key, bool) or not isinstance(key, int | np.integer):
-        message = f"similarities has the key {key!r}; give the number or the name of a mode."
-        raise InvalidTypeError(message)
-    if not -n_modes <= key < n_modes:
-        message = f"similarities has an entry for mode {key}; there are 0..{n_modes - 1}."
-        raise InvalidInputError(message)
-    return int(key) % n_modes
-
-
-def _check_name(name: str) -> None:
-    if name not in NAMES:
-        message = f"similarities={name!r} is not known. {_ACCEPTED}"
-        raise InvalidInputError(message)
-
-
-def _matrix(given: TensorInput, mode: int, entry: Any) -> Any:
-    """Return a checked similarity matrix in double precision, dense or in rows."""
-    title = f"The similarity of {given.mode_title(mode)}"
-    size = given.shape[mode]
-    if hasattr(entry, "columns") and hasattr(entry, "index"):
-        matrix: Any = _from_table(given, mode, entry, title)
-    elif is_sparse(entry):
-        matrix = entry
+        entries: dict[int, Any] = dict.fromkeys(range(1, len(given.shape)), similarities)
+    elif similarities is None:
+        entries = {}
     else:
-        try:
-            matrix = np.asarray(entry)
-        except ValueError as error:
-            message = f"{title} makes no matrix: {error}. {_ACCEPTED}"
-            raise InvalidInputError(message) from error
-    if matrix.ndim != 2 or matrix.shape != (size, size):
+        entries = entries_of_modes("similarities", similarities, given, _ACCEPTED)
+    if entries.get(0) is not None:
         message = (
-            f"{title} has the shape {tuple(matrix.shape)}; ({size}, {size}) is needed, one row and "
-            "one column for each entry of the mode."
+            "similarities has an entry for mode 0, the samples, where new samples have none: "
+            "leave it out, or give None."
         )
         raise InvalidInputError(message)
-    if matrix.dtype.kind not in "fiub":
-        message = f"{title} is of type {matrix.dtype}; real numbers are needed. {_ACCEPTED}"
-        raise InvalidTypeError(message)
-    if is_sparse(matrix):
-        matrix = csr_array(matrix, dtype=np.float64)
-        matrix.sum_duplicates()
-    else:
-        matrix = np.array(matrix, dtype=np.float64)
-    return _checked(matrix, title)
+    return {
+        mode: _laplacian(given, mode, entry) for mode, entry in entries.items() if entry is not None
+    }
 
 
-def _from_table(given: TensorInput, mode: int, table: Any, title: str) -> np.ndarray:
-    """Return the matrix of a labelled table, in the order of the data."""
-    values = table.to_numpy()
-    mine = given.labels[mode]
-    rows, columns = (as_labels(axis, name=title) for axis in (table.index, table.columns))
-    if values.shape[0] != values.shape[1] or (find_labels(columns, rows) < 0).any():
-        message = f"{title} is a table whose rows and columns have different labels."
-        raise InvalidInputError(message)
-    if mine is None:
-        return np.asarray(values[:, find_labels(columns, rows)])
-    places = [find_labels(axis, mine) for axis in (rows, columns)]
-    if (places[0] < 0).any():
-        strangers = mine[places[0] < 0]
-        message = (
-            f"{title} lacks {len(strangers)} labels of the data: {shown(strangers)}. Give the "
-            "table a row and a column for each; zeros say that nothing is known to be similar."
-        )
-        raise InvalidInputError(message)
-    return np.asarray(values[np.ix_(*places)])
+def _laplacian(given: TensorInput, mode: int, entry: Any) -> Laplacian:
+    title = given.mode_title(mode)
+    if isinstance(entry, str):
+        check_name("similarities", entry, _NAMES, title)
+        return laplacian_of_data(given, mode, entry)
+    size, labels = given.shape[mode], given.labels[mode]
+    matrix = read_similarities(entry, size, labels, f"The similarity of {title}")
+    return Laplacian(matrix / (float(matrix.max()) or 1.0))
 
 
-def _checked(matrix: Any, title: str) -> Any:
-    """Refuse what is no similarity, naming the first bad position; divide by the largest."""
-    sparse = is_sparse(matrix)
-    stored = matrix.data if sparse else matrix
+def laplacian_of_data(given: TensorInput, mode: int, name: str) -> Laplacian:
+    """Return the Laplacian of the cosines between the profiles of the entries of a mode.
 
-    def first(bad: Any) -> tuple[int, int]:
-        if not sparse:
-            row, column = np.argwhere(bad)[0]
-            return int(row), int(column)
-        place = int(np.flatnonzero(bad)[0])
-        row = int(np.searchsorted(matrix.indptr, place, side="right")) - 1
-        return row, int(matrix.indices[place])
-
-    problems = (
-        (~np.isfinite(stored), "is not finite", "Use 0 where nothing is known."),
-        (stored < 0, "is negative", "Clip it to 0; a cost C becomes a similarity as C.max() - C."),
-    )
-    for bad, says, advice in problems:
-        if bad.any():
-            message = f"{title} {says}, first at {first(bad)}. {advice}"
-            raise InvalidInputError(message)
-    # What an entry has in common with itself says nothing, and may be of any size.
-    matrix = _without_diagonal(matrix)
-    top = float(matrix.max()) or 1.0
-    matrix = matrix / top
-    skew = abs(matrix - matrix.T)
-    if skew.max() > _ROUNDING:
-        row, column = _first_skew(skew, sparse=sparse)
-        values = (matrix[row, column] * top, matrix[column, row] * top)
-        message = (
-            f"{title} is not symmetric, first at ({row}, {column}): {values[0]:.6g} against "
-            f"{values[1]:.6g}. Use (S + S.T) / 2 if both are meant."
-        )
-        raise InvalidInputError(message)
-    mean = (matrix + matrix.T) / 2
-    return csr_array(mean) if sparse else mean
+    The profile of an entry is one number per sample: the sum of the sizes of what the sample has at
+    this entry, or for ``'presence'`` one if there is anything and zero if not. Missing entries
+    count as zero. The cosines are never formed as a matrix.
+    """
+    profiles = _totals(given, mode)
+    if name == "presence":
+        profiles = (profiles != 0).astype(np.float64)
+    if isinstance(profiles, np.ndarray):
+        lengths = np.sqrt(np.sum(profiles * profiles, axis=1))
+        return Laplacian(profiles * _inverse(lengths)[:, None], is_profile=True)
+    lengths = np.sqrt(np.asarray(profiles.multiply(profiles).sum(axis=1)).reshape(-1))
+    scaled = profiles.multiply(_inverse(lengths)[:, None]).tocsr()
+    return Laplacian(csr_array(scaled), is_profile=True)
 
 
-def _without_diagonal(matrix: Any) -> Any:
-    if not is_sparse(matrix):
-        np.fill_diagonal(matrix, 0.0)
-        return matrix
-    stored = matrix.tocoo()
-    off = stored.coords[0] != stored.coords[1]
-    pairs = (stored.coords[0][off], stored.coords[1][off])
-    return csr_array((stored.data[off], pairs), shape=matrix.shape)
+def _totals(given: TensorInput, mode: int) -> Any:
+    """Return the sums of the absolute values over all other modes: (entries, samples).
+
+    They are divided by the largest, which their cosines do not see.
+    """
+    if given.is_sparse:
+        data: coo_array[Any, Any] = given.data
+        sizes = np.abs(data.data.astype(np.float64))
+        top = float(np.max(sizes, initial=0.0)) or 1.0
+        pairs = (data.coords[mode], data.coords[0])
+        shape = (given.shape[mode], given.shape[0])
+        totals = csr_array(coo_array((sizes / top, pairs), shape=shape))
+        totals.eliminate_zeros()
+        return totals
+    xp = array_namespace(given.data)
+    known = xp.where(xp.isnan(given.data), xp.zeros_like(given.data), given.data)
+    sizes = xp.abs(known)
+    top = float(xp.max(sizes)) or 1.0
+    others = tuple(k for k in range(1, len(given.shape)) if k != mode)
+    totals = xp.sum(sizes / top, axis=others) if others else sizes / top
+    return np.ascontiguousarray(to_numpy(totals).astype(np.float64).T)
 
 
-def _first_skew(skew: Any, *, sparse: bool) -> tuple[int, int]:
-    if not sparse:
-        row, column = np.argwhere(skew > _ROUNDING)[0]
-        return int(row), int(column)
-    found = skew.tocoo()
-    rows, columns = (axis[found.data > _ROUNDING] for axis in found.coords)
-    place = np.lexsort((columns, rows))[0]
-    return int(rows[place]), int(columns[place])
+def _inverse(lengths: np.ndarray) -> np.ndarray:
+    return np.where(lengths > 0, 1.0 / np.where(lengths > 0, lengths, 1.0), 0.0)

@@ -348,10 +348,13 @@ class StochasticCP(BatchedCP):
     ) -> StochasticALS:
         rate = self.learning_rate
         n_samples = None if n_batches is None else problem.source.n_samples
+        # Of samples that come in batches, only the positions are known.
+        is_whole = n_samples is not None and isinstance(problem.source, MemorySource)
+        labels = problem.source.head.labels[0] if is_whole else None
         settings = Settings(
             ridge=float(self.ridge),
             rate=None if isinstance(rate, str) else float(rate),
-            graph=read_graph(self.graph, n_samples),
+            graph=read_graph(self.graph, n_samples, labels),
             graph_weight=float(self.graph_weight),
             shuffle=bool(self.shuffle),
             n_batches=n_batches,

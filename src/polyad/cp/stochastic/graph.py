@@ -18,11 +18,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse
 from array_api_compat import array_namespace, device
+from scipy.sparse import csr_array
 
-from polyad.core.arrays import to_numpy
 from polyad.cp.rules import LeastSquares, determined, double, epsilon_of
+from polyad.data.mode_matrices import read_similarities
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -33,15 +33,12 @@ if TYPE_CHECKING:
     from polyad.core.arrays import Array
     from polyad.tensor.sparse import SparseTensor
 
-# What two entries of a similarity matrix may differ by, as a part of its largest entry.
-_ASYMMETRY = 1e-8
 # Eigenvectors of a graph cost the cube of its size: for larger batches steps are cheaper.
 _MOST_EIGENVECTORS = 512
 # Conjugate gradients end at this part of the right-hand side.
 _ROUNDING = 1e-13
 # The graph in the program of the ATD authors: G = 100 ((1/n + 0.01) I - 11'/n).
 _PUBLISHED_SCALE, _PUBLISHED_DIAGONAL = 100.0, 0.01
-_NAMES = ("complete", "published")
 
 
 class SampleGraph(ABC):
@@ -49,15 +46,7 @@ class SampleGraph(ABC):
 
     @abstractmethod
     def matrix(self, positions: NDArray[np.int64], *, is_random: bool) -> NDArray[np.float64]:
-        """Return the matrix of the penalty over the samples of a batch.
-
-        Parameters
-        ----------
-        positions : array of int
-            Which samples.
-        is_random : bool
-            Whether they were drawn at random from all.
-        """
+        """Return the matrix of the penalty over the samples of a batch, drawn at random or not."""
 
     #: Whether the rows take one step on the penalty instead of going to the minimum.
     takes_one_step: bool = False
@@ -69,7 +58,7 @@ class SimilarityGraph(SampleGraph):
     Parameters
     ----------
     similarity : csr_array of shape (n_samples, n_samples)
-        Symmetric and not negative.
+        Symmetric, not negative, and zero on the diagonal.
     """
 
     def __init__(self, similarity: Any) -> None:
@@ -90,7 +79,6 @@ class SimilarityGraph(SampleGraph):
             )
             raise InvalidInputError(message)
         inside = self.similarity[positions][:, positions].toarray()
-        np.fill_diagonal(inside, 0.0)
         if is_random and len(positions) > 1:
             inside *= (n_samples - 1) / (len(positions) - 1)
         return np.asarray(np.diag(inside.sum(axis=1)) - inside)
@@ -120,60 +108,26 @@ class PublishedGraph(SampleGraph):
         return np.asarray(_PUBLISHED_SCALE * (diagonal - 1.0 / n))
 
 
-def read_graph(graph: Any, n_samples: int | None) -> SampleGraph | None:
-    """Read the ``graph`` parameter.
+_NAMED: dict[str, type[SampleGraph]] = {"complete": CompleteGraph, "published": PublishedGraph}
 
-    Parameters
-    ----------
-    graph : None, {'complete', 'published'}, array or sparse matrix
-        What was given.
-    n_samples : int or None
-        The number of samples, if it is known.
-    """
+
+def read_graph(graph: Any, n_samples: int | None, labels: Any = None) -> SampleGraph | None:
+    """Read the ``graph`` parameter; the number of samples and their labels may not be known."""
     if graph is None:
         return None
-    if isinstance(graph, str):
-        if graph not in _NAMES:
-            message = f"graph={graph!r} is not understood. {_accepted()}"
-            raise InvalidInputError(message)
-        return CompleteGraph() if graph == "complete" else PublishedGraph()
-    if not (scipy.sparse.issparse(graph) or hasattr(graph, "shape")):
-        message = f"graph is a {type(graph).__name__}. {_accepted()}"
-        raise InvalidTypeError(message)
-    try:
-        plain: Any = graph if scipy.sparse.issparse(graph) else to_numpy(graph)
-        similarity = scipy.sparse.csr_array(plain.astype(np.float64))
-    except (TypeError, ValueError) as error:
-        message = f"graph makes no matrix of numbers: {error}. {_accepted()}"
-        raise InvalidInputError(message) from error
-    _check_similarity(similarity, n_samples)
-    return SimilarityGraph(similarity)
-
-
-def _accepted() -> str:
-    return (
-        "Give None, 'complete', 'published', or a matrix of similarities, dense or sparse, of "
-        "shape (n_samples, n_samples)."
+    if isinstance(graph, str) and graph in _NAMED:
+        return _NAMED[graph]()
+    accepted = (
+        "Give None, 'complete', 'published', or a matrix of similarities (array, scipy.sparse or "
+        "labelled table) of shape (n_samples, n_samples)."
     )
-
-
-def _check_similarity(similarity: Any, n_samples: int | None) -> None:
-    shape = similarity.shape
-    if len(shape) != 2 or shape[0] != shape[1] or (n_samples is not None and shape[0] != n_samples):
-        expected = "n_samples" if n_samples is None else str(n_samples)
-        message = f"graph has the shape {shape}; ({expected}, {expected}) is needed."
+    if isinstance(graph, str):
+        message = f"graph={graph!r} is not understood. {accepted}"
         raise InvalidInputError(message)
-    values = similarity.data
-    if values.size and not (np.isfinite(values).all() and values.min() >= 0):
-        message = (
-            "graph has similarities that are negative, NaN or infinite. Similar samples have large "
-            "positive entries, those that are not similar have zero."
-        )
-        raise InvalidInputError(message)
-    gap = abs(similarity - similarity.T)
-    if gap.nnz and gap.max() > _ASYMMETRY * values.max():
-        message = "graph is not symmetric. Give (graph + graph.T) / 2."
-        raise InvalidInputError(message)
+    if not hasattr(graph, "shape"):
+        message = f"graph is a {type(graph).__name__}. {accepted}"
+        raise InvalidTypeError(message)
+    return SimilarityGraph(csr_array(read_similarities(graph, n_samples, labels, "graph")))
 
 
 class GraphRows(LeastSquares):
