@@ -231,7 +231,7 @@ def test_a_row_that_is_not_determined_is_the_shortest(name):
     model, samples = fitted(name, "float64")
     sample = np.full_like(samples[:1], np.nan)
     sample[0, 2, 3] = 0.7
-    others, scale = model._others()
+    others, scale = model._model().others, model._model().scale
     design = np.prod([factor[k] for factor, k in zip(others, (2, 3), strict=True)], axis=0)
     ridge = float(getattr(model, "ridge", 0.0))
     expected = 0.7 * design / (design @ design + ridge) * scale

@@ -62,7 +62,7 @@ def gamma(x, m):
 
 
 def in_the_scale_of_the_fit(model):
-    others, scale = model._others()
+    others, scale = model._model().others, model._model().scale
     return [model.factors_[0] * (model.weights_ / scale), *others]
 
 

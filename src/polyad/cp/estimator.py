@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -11,11 +12,10 @@ from array_api_compat import array_namespace, device
 from polyad.core.arrays import Array, to_numpy
 from polyad.core.sklearn_compat import Interval, fit_context
 from polyad.core.threads import thread_limit
-from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
+from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, CPLearned
 from polyad.cp.online import OnlineSums, add_batch, sums_of_fit
 from polyad.cp.problem import CompleteProblem, Problem, build_problem
-from polyad.cp.rules import LeastSquares
-from polyad.cp.solver import AlternatingLeastSquares
+from polyad.cp.solver import AlternatingLeastSquares, ridge_rows
 from polyad.data.label_values import joined_labels
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
@@ -27,7 +27,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from polyad.data.validation import Missing, TensorInput
-    from polyad.fitting import FitResult, Iteration
+    from polyad.fitting import Iteration
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CPLearnedOnline(CPLearned):
+    """What CP learns: components, and the sums of ``partial_fit``, None before the first."""
+
+    _online_sums: tuple[list[Array], list[Array]] | None = saving.attribute(
+        saving.nothing_or(
+            saving.parts(
+                tuple,
+                saving.per_mode(saving.array("n", "R"), first=1),
+                saving.per_mode(saving.array("R", "R"), first=1),
+            )
+        )
+    )
 
 
 @documented
@@ -99,17 +114,7 @@ class CP(CPFamily):
     """
 
     _accepts_nan: ClassVar[bool] = True
-    _learned: ClassVar[dict[str, saving.Rule]] = {
-        "_online_sums": saving.nothing_or(
-            saving.parts(
-                tuple,
-                saving.per_mode(saving.array("n", "R"), first=1),
-                saving.per_mode(saving.array("R", "R"), first=1),
-            )
-        ),
-    }
-    # The sums of `partial_fit`, or None before the first.
-    _online_sums: tuple[list[Array], list[Array]] | None
+    _learns = CPLearnedOnline
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
@@ -182,26 +187,28 @@ class CP(CPFamily):
         given = self._validate_new(X, mask=mask)
         labels = joined_labels(self.labels_[0], given.labels[0])
         with thread_limit(self.n_jobs):
-            self._add_samples(given)
+            learned = self._with_samples(given, self._model())
+        self._keep(learned)
         self.n_samples_seen_ += given.shape[0]
         self.labels_[0] = labels
         return self
 
-    def _add_samples(self, given: TensorInput) -> None:
-        xp = array_namespace(self.weights_)
-        others, scale = self._others()
+    def _with_samples(self, given: TensorInput, learned: CPLearnedOnline) -> CPLearnedOnline:
+        """Return what is learned from further samples."""
+        xp = array_namespace(learned.weights_)
+        others, scale = learned.others, learned.scale
         safe = xp.where(scale > 0, scale, xp.ones_like(scale))
-        old_rows = self.factors_[0] * (self.weights_ / safe)[None, :]
+        old_rows = learned.factors_[0] * (learned.weights_ / safe)[None, :]
         data = self._like_the_model(given)
         problem = build_problem(data, "zero", rescale=False)
-        rows = self._rows(problem)
+        rows = self._rows(problem, learned)
         if not isinstance(problem, CompleteProblem):
             model = self.inverse_transform(rows)
             filled = xp.where(xp.isnan(data), model, data)
             problem = CompleteProblem(DenseTensor(filled))
         sums = sums_of_fit([old_rows, *others], self.ridge)
-        if self._online_sums is not None:
-            sums = OnlineSums(*self._online_sums)
+        if learned._online_sums is not None:
+            sums = OnlineSums(*learned._online_sums)
         sums, factors = add_batch(problem, sums, [rows / safe[None, :], *others], self.ridge)
         if not all(bool(xp.all(xp.isfinite(factor))) for factor in factors):
             message = (
@@ -210,10 +217,13 @@ class CP(CPFamily):
             )
             raise NumericalError(message)
         factors[0] = xp.concat([old_rows, factors[0]], axis=0)
-        self._lengths = [column_norms(factor) for factor in factors[1:]]
-        self._online_sums = (sums.rhs, sums.normal)
-        tensor = KruskalTensor(xp.ones_like(self.weights_), factors).normalized()
-        self.weights_, self.factors_ = tensor.weights, list(tensor.factors)
+        tensor = KruskalTensor(xp.ones_like(learned.weights_), factors).normalized()
+        return CPLearnedOnline(
+            factors_=list(tensor.factors),
+            weights_=tensor.weights,
+            _lengths=[column_norms(factor) for factor in factors[1:]],
+            _online_sums=(sums.rhs, sums.normal),
+        )
 
     def _like_the_model(self, given: TensorInput) -> Any:
         """Bring a batch to the namespace, device and number type of the model."""
@@ -230,20 +240,14 @@ class CP(CPFamily):
         data = given.data if own else to_numpy(given.data)
         return xp.asarray(data, dtype=self.weights_.dtype, device=device(self.weights_))
 
-    def _rows(self, problem: Problem) -> Array:
-        """Return the coefficients of samples on the components."""
-        others, scale = self._others()
-        start = problem.asarray(np.zeros((problem.shape[0], self._n_features_out)))
-        others = [problem.asarray(factor) for factor in others]
-        rows = problem.minimizer([start, *others], 0, LeastSquares(self.ridge))
-        return rows * problem.asarray(scale)[None, :]
-
     def _problem(self, given: TensorInput) -> Problem:
         return build_problem(given.data, self.missing)
 
-    def _solver(self, problem: Problem, fixed_modes: list[int]) -> AlternatingLeastSquares:
-        return AlternatingLeastSquares(problem, ridge=self.ridge, fixed_modes=fixed_modes)
+    def _solver(self, problem: Problem) -> AlternatingLeastSquares:
+        return AlternatingLeastSquares(problem, ridge=self.ridge, fixed_modes=problem.fixed_modes)
 
-    def _store(self, solver: Any, result: FitResult[Any]) -> None:
-        super()._store(solver, result)
-        self._online_sums = None
+    def _learned(self, solver: Any, state: Any) -> CPLearnedOnline:
+        return CPLearnedOnline(**vars(super()._learned(solver, state)), _online_sums=None)
+
+    def _rows(self, problem: Problem, learned: CPLearned) -> Array:
+        return ridge_rows(problem, learned.others, learned.scale, self.ridge)

@@ -84,6 +84,12 @@ class FitData:
 
     #: The data was divided by two to this power.
     exponent: int = 0
+    #: Modes whose factors stay those of the start.
+    fixed_modes: Sequence[int] = ()
+    #: The name of a start, or the factors of a given one.
+    start: str | list[Array] = "random"
+    #: What a method knows besides the data: classes of samples, similarities of entries.
+    side: Any = None
 
     def __init__(self, tensor: DenseTensor | SparseTensor) -> None:
         self.tensor = tensor
@@ -98,6 +104,11 @@ class FitData:
     def is_zero(self) -> bool:
         """Whether the data, and so its best model, is zero everywhere."""
         return self.norm_squared == 0
+
+    @property
+    def is_unobserved(self) -> bool:
+        """Whether no entry at all was observed."""
+        return False
 
     def asarray(self, array: Array) -> Array:
         """Bring an array to the namespace, device and number type of the data."""
@@ -221,6 +232,11 @@ class ObservedSparse(ObservedProblem):
         """Return the squared residual over the stored entries."""
         difference = self.tensor.values.astype(np.float64) - self.tensor.values_of(factors)
         return float(np.sum(difference * difference))
+
+    @property
+    def is_unobserved(self) -> bool:
+        """Whether nothing is stored."""
+        return self.tensor.nnz == 0
 
     def seen(self, mode: int) -> np.ndarray | None:
         """Say which rows of a mode have stored entries."""

@@ -28,6 +28,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from polyad.cp.rules import LeastSquares
@@ -156,6 +157,14 @@ class AlternatingLeastSquares(LeastSquaresSolver):
     def finish(self, state: ALSState) -> ALSState:
         """Return the samples to their best rows, the shortest, from which balancing moved them."""
         return self._with_samples(state, self.rule)
+
+
+def ridge_rows(problem: Problem, others: Sequence[Array], scale: Array, ridge: float) -> Array:
+    """Return the best rows of samples for the other factors, times the scale of the components."""
+    start = problem.asarray(np.zeros((problem.shape[0], scale.shape[0])))
+    others = [problem.asarray(factor) for factor in others]
+    rows = problem.minimizer([start, *others], 0, LeastSquares(ridge))
+    return rows * problem.asarray(scale)[None, :]
 
 
 def balance(factors: Sequence[Array], free_modes: Collection[int]) -> list[Array]:

@@ -141,14 +141,15 @@ def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_arra
 
 
 def given_start(
-    problem: FitData, n_components: int, init: Any, carrier: int, *, any_samples: bool = False
+    problem: FitData, n_components: int, init: Any, *, any_samples: bool = False
 ) -> list[Array]:
     """Read factors that a user gave.
 
-    The weights and the scale of the data go to the mode ``carrier``, whose factor is not fixed.
+    The weights and the scale of the data go to the first mode that is not fixed.
     With ``any_samples`` the factor of the samples may have any number of rows.
     """
     weights, factors = _parts(init)
+    carrier = next(mode for mode in range(len(problem.shape)) if mode not in problem.fixed_modes)
     shapes = [tuple(factor.shape) for factor in factors]
     expected = [(size, n_components) for size in problem.shape]
     if any_samples and shapes:
@@ -171,9 +172,7 @@ def given_start(
     return cast
 
 
-def given_nonnegative_start(
-    problem: FitData, n_components: int, init: Any, carrier: int
-) -> list[Array]:
+def given_nonnegative_start(problem: FitData, n_components: int, init: Any) -> list[Array]:
     """Read factors that a user gave, and refuse negative numbers."""
     if isinstance(init, str):
         message = (
@@ -181,7 +180,7 @@ def given_nonnegative_start(
             "negative: a KruskalTensor, a pair (weights, factors) or a list of factors."
         )
         raise InvalidInputError(message)
-    factors = given_start(problem, n_components, init, carrier)
+    factors = given_start(problem, n_components, init)
     for mode, factor in enumerate(factors):
         bad = np.argwhere(to_numpy(factor) < 0)
         if bad.size:

@@ -1,15 +1,17 @@
 """What a model file may hold: a rule for each attribute that a model learns.
 
-A class declares what it learns in ``_learned``, from the name of an attribute to its rule, and that
-is all: ``save`` writes what is declared, and ``load`` refuses what is missing, is not declared or
-breaks its rule. Rules have sizes as symbols. Those of the factors are known: ``R`` components,
-``N`` modes, ``n0``, ``n1``, ... entries of the modes, and ``n`` for the mode of :func:`per_mode`.
-Another symbol stands for the size where it is first met, and must be the same wherever else it
-occurs. Files come from strangers, and kernels believe the sizes that they are given.
+A class declares what it learns by a dataclass, whose fields have a rule each (:func:`attribute`),
+and that is all: ``save`` writes what is declared, and ``load`` refuses what is missing, is not
+declared or breaks its rule. Rules have sizes as symbols. Those of the factors are known: ``R``
+components, ``N`` modes, ``n0``, ``n1``, ... entries of the modes, and ``n`` for the mode of
+:func:`per_mode`. Another symbol stands for the size where it is first met, and must be the same
+wherever else it occurs. Files come from strangers, and kernels believe the sizes that they are
+given.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,23 +31,32 @@ _ROUNDING = 1e-4
 _LARGEST = 2**63 - 1
 
 
-def check_learned(learned: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
-    """Refuse what a class does not learn, and what breaks the rules.
+@dataclasses.dataclass(frozen=True)
+class Codec:
+    """How a file holds a parameter: ``pack`` may look at the model, ``unpack`` undoes it."""
 
-    Parameters
-    ----------
-    learned : mapping
-        The attributes of a file.
-    rules : mapping
-        Those of the class.
-    """
+    pack: Callable[[Any, Any], Any]
+    unpack: Callable[[Any], Any]
+
+
+def attribute(rule: Rule) -> Any:
+    """Return a field of a dataclass of what a model learns, with its rule."""
+    return dataclasses.field(metadata={"rule": rule})
+
+
+def check_learned(
+    learned: Mapping[str, Any],
+    rules: Mapping[str, Rule],
+    sizes_of: Callable[[Mapping[str, Any]], Sizes],
+) -> None:
+    """Refuse what lacks of the attributes that a class learns, and what breaks its rules."""
     lacking = sorted(
         name for name, rule in rules.items() if name not in learned and rule(_ABSENT, {})
     )
     if lacking:
         message = f"it lacks {', '.join(lacking)}"
         raise ModelFileError(message)
-    sizes = _sizes(learned["factors_"])
+    sizes = sizes_of(learned)
     for name, rule in rules.items():
         problem = rule(learned[name], sizes) if name in learned else ""
         if problem:
@@ -53,7 +64,7 @@ def check_learned(learned: Mapping[str, Any], rules: Mapping[str, Rule]) -> None
             raise ModelFileError(message)
 
 
-def _sizes(factors: Any) -> Sizes:
+def sizes_of_factors(factors: Any) -> Sizes:
     """Return the sizes of a model, which its factors tell."""
     if not isinstance(factors, list) or len(factors) < 2:
         message = "factors_ is not a list of two matrices or more"
@@ -146,10 +157,6 @@ def per_mode(rule: Rule, *, first: int = 0) -> Rule:
         return ""
 
     return check
-
-
-#: For the ``_learned`` of a class whose factors are not negative.
-NONNEGATIVE: dict[str, Rule] = {"factors_": per_mode(array("n", "R", low=0.0))}
 
 
 def parts(kind: type[list[Any]] | type[tuple[Any, ...]], *rules: Rule) -> Rule:
@@ -315,3 +322,7 @@ def portable(value: Any) -> Any:
         is_text = value.dtype == object and all(isinstance(item, str) for item in value.flat)
         return value.astype(str) if is_text else value
     return value
+
+
+#: Of the parameters that files hold as they are.
+PLAIN = Codec(lambda value, _: portable(value), lambda stored: stored)

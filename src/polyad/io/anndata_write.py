@@ -20,7 +20,7 @@ from polyad.core.arrays import to_numpy
 from polyad.data.label_values import find_labels, shown
 from polyad.data.labels import LabelledTensor
 from polyad.data.readers import anndata_names, check_anndata_layer
-from polyad.estimators.base import TensorEstimator
+from polyad.estimators.kruskal import KruskalResult
 from polyad.exceptions import InvalidInputError, InvalidTypeError, PolyadError
 from polyad.io.anndata_read import X_LABEL, check_anndata, read_anndata
 from polyad.io.interchange import package
@@ -128,7 +128,7 @@ class _Results:
 
 
 def _check_request(model: Any, adata: Any, *, copy: bool) -> None:
-    if not isinstance(model, TensorEstimator):
+    if not isinstance(model, KruskalResult):
         message = (
             f"model is a {type(model).__name__}; a fitted estimator of polyad is needed, such as "
             "QMF(3).fit(adata). Of a pipeline, give that step."
@@ -147,7 +147,7 @@ def _check_request(model: Any, adata: Any, *, copy: bool) -> None:
         raise InvalidInputError(message)
 
 
-def _read_key(key: str | None, model: TensorEstimator) -> str:
+def _read_key(key: str | None, model: KruskalResult) -> str:
     if key is None:
         return type(model).__name__.lower()
     if not isinstance(key, str):
@@ -185,7 +185,7 @@ def _collect(model: Any, adata: Any, key: str, layer: str | None) -> _Results:
     return results
 
 
-def _roles(model: TensorEstimator) -> tuple[int | None, int]:
+def _roles(model: KruskalResult) -> tuple[int | None, int]:
     """Return which modes are cells, if any, and genes."""
     modes = model.modes_
     if modes is not None and "var" in modes:
@@ -201,7 +201,7 @@ def _roles(model: TensorEstimator) -> tuple[int | None, int]:
     raise InvalidInputError(message)
 
 
-def _check_layer(model: TensorEstimator, adata: Any, obs: int | None, layer: str | None) -> None:
+def _check_layer(model: KruskalResult, adata: Any, obs: int | None, layer: str | None) -> None:
     """Refuse a layer that does not exist, or that could not be what the model was fitted to."""
     check_anndata_layer(adata, layer)
     if layer is not None and (obs is None or len(model.factors_) > 2):
@@ -212,7 +212,7 @@ def _check_layer(model: TensorEstimator, adata: Any, obs: int | None, layer: str
         raise InvalidInputError(message)
 
 
-def _places_of_features(model: TensorEstimator, var: int, adata: Any) -> Table:
+def _places_of_features(model: KruskalResult, var: int, adata: Any) -> Table:
     """Return where in the AnnData the features of the model are."""
     labels = model.labels_[var]
     n_features = int(model.factors_[var].shape[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import polyad
-from polyad.estimators.base import TensorEstimator
+from polyad.estimators.base import PolyadEstimator
 from polyad.exceptions import ModelFileError
 from polyad.fitting.archive import read_archive
 
@@ -59,11 +59,11 @@ def restored(content: dict[str, Any], path: object) -> Any:
         raise ModelFileError(message) from error
 
 
-def _estimator_class(content: Mapping[str, Any]) -> type[TensorEstimator]:
+def _estimator_class(content: Mapping[str, Any]) -> type[PolyadEstimator]:
     """Return the estimator of that name, if polyad has it."""
     name = content["class"]
     found = getattr(polyad, name) if name in polyad.__all__ else None
-    if not (isinstance(found, type) and issubclass(found, TensorEstimator)):
+    if not (isinstance(found, type) and issubclass(found, PolyadEstimator)):
         message = f"polyad has no estimator {name!r}"
         raise ModelFileError(message)
     return found

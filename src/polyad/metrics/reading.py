@@ -12,7 +12,7 @@ from polyad.core.arrays import to_numpy
 from polyad.data.entries import pick_entries
 from polyad.data.label_values import find_labels, shown
 from polyad.data.validation import TensorInput, as_tensor_input
-from polyad.estimators.base import TensorEstimator
+from polyad.estimators.kruskal import KruskalResult
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.kruskal import KruskalTensor
 from polyad.tensor.sparse import SparseTensor
@@ -86,7 +86,7 @@ def compare(X: Any, model: Any, *, missing: Missing | None = None) -> Comparison
         message = f"missing={missing!r} is not known; give 'zero' or 'unobserved'."
         raise InvalidInputError(message)
     kruskal = read_kruskal(model)
-    if isinstance(model, TensorEstimator) and not model._values_are_means:
+    if isinstance(model, KruskalResult) and not model._values_are_means:
         message = (
             f"The products of the factors of this {type(model).__name__} are not means of the data "
             "but, for example, odds, logarithms, or numbers that go through learned transforms. "
@@ -94,7 +94,7 @@ def compare(X: Any, model: Any, *, missing: Missing | None = None) -> Comparison
             "model.inverse_transform(model.transform(X)) are the means."
         )
         raise InvalidInputError(message)
-    if isinstance(model, TensorEstimator) and len(given.shape) == kruskal.ndim:
+    if isinstance(model, KruskalResult) and len(given.shape) == kruskal.ndim:
         given = _samples_in_the_order_of(model, model._aligned(given))
     if kruskal.shape != given.shape:
         message = (
@@ -106,7 +106,7 @@ def compare(X: Any, model: Any, *, missing: Missing | None = None) -> Comparison
     return Comparison(given, kruskal, missing)
 
 
-def _samples_in_the_order_of(model: TensorEstimator, given: TensorInput) -> TensorInput:
+def _samples_in_the_order_of(model: KruskalResult, given: TensorInput) -> TensorInput:
     """Bring labelled samples into the order that they had in the fit, as ``_aligned`` the rest."""
     mine, theirs = model.labels_[0], given.labels[0]
     if mine is None or theirs is None or np.array_equal(mine, theirs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -11,7 +12,7 @@ from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, ModelFileError
-from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily
+from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily, QuantileLearned
 from polyad.quantile.objective import QuantileObjective, Settings
 from polyad.quantile.parameters import free_numbers, random_parameters, to_gaps, to_logits
 from polyad.quantile.rows import HeldModel, solve_scores
@@ -28,6 +29,23 @@ if TYPE_CHECKING:
     from polyad.quantile.features import FeatureTable
 
     Table = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QMFLearned(QuantileLearned):
+    """What QMF learns.
+
+    Besides components and transforms: the lengths that the columns of the loadings had in the fit,
+    which the penalty acts on; the weight of the penalty of a sample; and the scores at the end of
+    the iterations, from the best of which a sample starts.
+    """
+
+    _lengths: Array = saving.attribute(saving.array("R", low=0.0))
+    _ridge: float = saving.attribute(saving.number(0.0))
+    _known: Array = saving.attribute(saving.array("n0", "R"))
+    _used: dict[str, Any] = saving.attribute(
+        saving.fields(epsilon=saving.number(1e-12), nonnegative=saving.flag)
+    )
 
 
 @documented
@@ -148,19 +166,7 @@ class QMF(QuantileFamily):
     True
     """
 
-    _learned: ClassVar[dict[str, saving.Rule]] = {
-        "_lengths": saving.array("R", low=0.0),
-        "_ridge": saving.number(0.0),
-        "_known": saving.array("n0", "R"),
-        "_used": saving.fields(epsilon=saving.number(1e-12), nonnegative=saving.flag),
-    }
-    # The lengths that the columns of the loadings had in the fit, which the ridge acts on; the
-    # weight of the ridge for a sample; and the scores at the end of the iterations, from the best
-    # of which a sample starts.
-    _lengths: Array
-    _ridge: float
-    _known: Array
-    _lasting: ClassVar[tuple[str, ...]] = ("nonnegative",)
+    _learns = QMFLearned
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
@@ -243,49 +249,45 @@ class QMF(QuantileFamily):
         return list(start)
 
     def _earlier_parameters(self) -> list[Table]:
-        nonnegative = bool(self.nonnegative)
-        loadings = self.factors_[1].astype(np.float64) * self._lengths
-        scores = self.factors_[0].astype(np.float64) * (self.weights_ / self._lengths)
+        nonnegative, learned = bool(self.nonnegative), self._model()
+        loadings = learned.factors_[1].astype(np.float64) * learned._lengths
+        scores = learned.factors_[0].astype(np.float64) * (learned.weights_ / learned._lengths)
         return [
             free_numbers(loadings, nonnegative=nonnegative),
             free_numbers(scores, nonnegative=nonnegative).T.copy(),
-            to_gaps(np.asarray(self.quantiles_, dtype=np.float64)),
-            to_logits(np.asarray(self.quantile_weights_, dtype=np.float64)),
+            to_gaps(np.asarray(learned.quantiles_, dtype=np.float64)),
+            to_logits(np.asarray(learned.quantile_weights_, dtype=np.float64)),
         ]
 
-    def _keep(self, solver: QuantileSolver[Any], state: Any) -> tuple[Table, Table]:
+    def _learned(self, solver: QuantileSolver[Any], state: Any) -> QMFLearned:
         objective = cast("QuantileObjective", solver.objective_function)
         held = objective.held(state.parameters, state.potentials)
-        maps = held.maps
-        self.quantiles_, self.quantile_weights_ = maps.quantiles, maps.weights
-        self.potentials_ = maps.potentials
-        self._centres, self._rates = maps.centres, maps.rates
-        self._ridge = held.ridge
-        self._lengths = np.sqrt((held.loadings**2).sum(axis=0))
-        self._known = held.known
-        return held.known if state.scores is None else state.scores, held.loadings
-
-    def _reorder(self, order: list[int], signs: Table) -> None:
-        self._lengths = self._lengths[order]
-        self._known = self._known[:, order] * signs
-
-    def _scores(self, table: FeatureTable) -> Table:
-        scores: Table = solve_scores(table, self._held()) * self._lengths
-        return scores
-
-    def _held(self) -> HeldModel:
-        """Return the fitted model in the scale of the fit."""
-        return HeldModel(
-            self._maps(),
-            self.factors_[1].astype(np.float64) * self._lengths,
-            self._known,
-            self._used["nonnegative"],
-            self._ridge,
-            self._unit,
+        scores = held.known if state.scores is None else state.scores
+        fields, order, signs = self._canonical(objective.table, held.maps, scores, held.loadings)
+        fields["_used"]["nonnegative"] = self.nonnegative
+        return QMFLearned(
+            **fields,
+            _lengths=np.sqrt((held.loadings**2).sum(axis=0))[order],
+            _ridge=held.ridge,
+            _known=held.known[:, order] * signs,
         )
+
+    def _scores(self, table: FeatureTable, learned: QMFLearned) -> Table:
+        held = HeldModel(
+            self._maps(learned),
+            learned.factors_[1].astype(np.float64) * learned._lengths,
+            learned._known,
+            learned._used["nonnegative"],
+            learned._ridge,
+            learned._unit,
+        )
+        scores: Table = solve_scores(table, held) * learned._lengths
+        return scores
 
     def _check_restored(self) -> None:
         super()._check_restored()
-        if self._used["nonnegative"] and min(self._known.min(), *map(np.min, self.factors_)) < 0:
+        learned = self._model()
+        lowest = min(learned._known.min(), *map(np.min, learned.factors_))
+        if learned._used["nonnegative"] and lowest < 0:
             message = "factors_ or _known has negative numbers"
             raise ModelFileError(message)

@@ -40,6 +40,8 @@ class FeatureTable:
         What is added to entries and model values before they are compared.
     divergence : Divergence
         How entries and model values are compared.
+    dtype : dtype
+        Of the data as it was given.
     """
 
     shifted: Table
@@ -48,6 +50,7 @@ class FeatureTable:
     high: Table
     guard: Table
     divergence: Any
+    dtype: Any
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -126,7 +129,7 @@ def feature_table(data: NDArray[Any], divergence: Any) -> FeatureTable:
         low, high = np.where(unknown, 0.0, low), np.where(unknown, 0.0, high)
         values = np.where(observed, values, low)
     guard = entry_guard(high, divergence)
-    return FeatureTable(values + guard, observed, low, high, guard, divergence)
+    return FeatureTable(values + guard, observed, low, high, guard, divergence, data.dtype)
 
 
 def sample_table(
@@ -147,7 +150,7 @@ def sample_table(
     observed = _observed(values)
     if observed is not None:
         values = np.where(observed, values, low)
-    return FeatureTable(values + guard, observed, low, high, guard, divergence)
+    return FeatureTable(values + guard, observed, low, high, guard, divergence, data.dtype)
 
 
 def _observed(values: Table) -> NDArray[np.bool_] | None:

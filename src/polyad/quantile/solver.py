@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from polyad.quantile.features import FeatureTable
     from polyad.quantile.objective import Evaluation, Index, Solved
 
     Table = NDArray[np.float64]
@@ -68,6 +69,7 @@ class Objective(Protocol):
     """What the solvers minimise."""
 
     has_features: ClassVar[tuple[bool, ...]]
+    table: FeatureTable
 
     @property
     def n_features(self) -> int:

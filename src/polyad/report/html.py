@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
-    from polyad.estimators.base import TensorEstimator
+    from polyad.estimators.kruskal import KruskalResult
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -50,7 +50,7 @@ footer { margin-top: 3rem; color: #5a6673; font-size: .85rem; }
 
 
 def write_report(
-    model: TensorEstimator,
+    model: KruskalResult,
     path: str | os.PathLike[str],
     *,
     X: Any = None,
@@ -117,7 +117,7 @@ def write_report(
     return target
 
 
-def _facts(model: TensorEstimator, X: Any, y: Any) -> list[tuple[str, str]]:
+def _facts(model: KruskalResult, X: Any, y: Any) -> list[tuple[str, str]]:
     shape = [int(factor.shape[0]) for factor in model.factors_]
     names = [mode_title(model, mode) for mode in range(len(shape))]
     sizes = " × ".join(f"{size} ({name})" for size, name in zip(shape, names, strict=True))
@@ -139,7 +139,7 @@ def _facts(model: TensorEstimator, X: Any, y: Any) -> list[tuple[str, str]]:
     return facts
 
 
-def _component_tables(model: TensorEstimator, top: int, max_components: int) -> Iterable[str]:
+def _component_tables(model: KruskalResult, top: int, max_components: int) -> Iterable[str]:
     """Give the numbers behind the bars, for labelled modes."""
     labelled = [k for k in range(1, len(model.factors_)) if model.labels_[k] is not None]
     weights = to_numpy(model.weights_)
@@ -163,7 +163,7 @@ def _component_tables(model: TensorEstimator, top: int, max_components: int) -> 
         yield f"<p>{len(weights) - max_components} more components are not shown.</p>"
 
 
-def _transforms(model: TensorEstimator) -> Iterable[str]:
+def _transforms(model: KruskalResult) -> Iterable[str]:
     """Show the transforms of a model that has learned some."""
     if not isinstance(model, QuantileFamily):
         return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from polyad.estimators.base import TensorEstimator
+    from polyad.estimators.kruskal import KruskalResult
 
 # The report is read on light paper; both hues are told apart by every kind of colour vision.
 _POSITIVE, _NEGATIVE = "#2c6fbb", "#c8553d"
@@ -23,7 +23,7 @@ _MAX_POINTS = 2000
 
 
 def plot_components(
-    model: TensorEstimator,
+    model: KruskalResult,
     *,
     modes: Sequence[int | str] | None = None,
     max_components: int = 10,
@@ -70,7 +70,7 @@ def plot_components(
     return figure
 
 
-def plot_history(model: TensorEstimator) -> Any:
+def plot_history(model: KruskalResult) -> Any:
     """Draw the objective of a fit.
 
     Parameters
@@ -87,18 +87,18 @@ def plot_history(model: TensorEstimator) -> Any:
     return figure
 
 
-def leading_components(model: TensorEstimator, max_components: int) -> list[int]:
+def leading_components(model: KruskalResult, max_components: int) -> list[int]:
     """Return the components of largest weight, in their own order."""
     largest = np.argsort(-to_numpy(model.weights_), kind="stable")[:max_components]
     return sorted(int(r) for r in largest)
 
 
-def mode_title(model: TensorEstimator, mode: int) -> str:
+def mode_title(model: KruskalResult, mode: int) -> str:
     """Return the name of a mode, or its number."""
     return f"mode {mode}" if model.modes_ is None else model.modes_[mode]
 
 
-def _draw_column(panel: Any, model: TensorEstimator, component: int, mode: int, top: int) -> None:
+def _draw_column(panel: Any, model: KruskalResult, component: int, mode: int, top: int) -> None:
     labels = model.labels_[mode]
     if labels is None or labels.dtype.kind in "Mmiuf":
         # Positions, dates and numbers have an order of their own, which bars by size would hide.

@@ -14,7 +14,7 @@ from sklearn.utils import get_tags
 
 from polyad.core.sklearn_compat import count_samples
 from polyad.data.validation import as_tensor_input
-from polyad.estimators.base import TensorEstimator
+from polyad.estimators.kruskal import KruskalResult
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.selection.result import MEASURES
 from polyad.selection.tasks import subsample_size
@@ -85,10 +85,10 @@ def check_sizes(*, n_repeats: int, zeros_per_entry: float) -> None:
         raise InvalidInputError(message)
 
 
-def read_estimator(estimator: Any) -> TensorEstimator:
+def read_estimator(estimator: Any) -> KruskalResult:
     """Return a clone that shows nothing and writes nothing."""
     is_class = isinstance(estimator, type)
-    if is_class or not isinstance(estimator, TensorEstimator):
+    if is_class or not isinstance(estimator, KruskalResult):
         given = f"the class {estimator.__name__}" if is_class else f"a {type(estimator).__name__}"
         message = (
             f"estimator is {given}; an estimator of polyad is needed, for example polyad.CP()."
@@ -104,7 +104,7 @@ def read_estimator(estimator: Any) -> TensorEstimator:
             "init='svd' or 'random'."
         )
         raise InvalidInputError(message)
-    prepared: TensorEstimator = clone(estimator)
+    prepared: KruskalResult = clone(estimator)
     # Fits of one file, or that go on from each other, would not be fits of their own.
     quiet = {"verbose": 0, "checkpoint": None, "warm_start": False}
     prepared.set_params(**{k: v for k, v in quiet.items() if k in parameters})
@@ -112,7 +112,7 @@ def read_estimator(estimator: Any) -> TensorEstimator:
 
 
 def check_data(
-    estimator: TensorEstimator,
+    estimator: KruskalResult,
     X: Any,
     ranks: Sequence[int],
     methods: Sequence[str],
@@ -197,7 +197,7 @@ def _check_complete(data: Any, missing: str) -> None:
         raise InvalidInputError(message)
 
 
-def _check_models_the_data(estimator: TensorEstimator) -> None:
+def _check_models_the_data(estimator: KruskalResult) -> None:
     some = np.asarray([0.25, 2.0])
     if not np.array_equal(estimator._entry_fill(some), some):
         message = (
@@ -208,7 +208,7 @@ def _check_models_the_data(estimator: TensorEstimator) -> None:
         raise InvalidInputError(message)
 
 
-def _check_heldout(estimator: TensorEstimator, data: Any, *, takes_nan: bool) -> None:
+def _check_heldout(estimator: KruskalResult, data: Any, *, takes_nan: bool) -> None:
     if isinstance(data, coo_array):
         if data.nnz < 2:
             message = f"X has {data.nnz} entries that are not zero; 2 or more are needed."

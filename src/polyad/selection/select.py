@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from polyad.data.validation import Missing
-    from polyad.estimators.base import TensorEstimator
+    from polyad.estimators.kruskal import KruskalResult
     from polyad.selection.result import Method
     from polyad.selection.tasks import Kind, Outcome
 
@@ -44,7 +44,7 @@ _FITS: dict[str, tuple[Kind, ...]] = {
 
 
 def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_validate)
-    estimator: TensorEstimator,
+    estimator: KruskalResult,
     X: Any,
     ranks: Iterable[int],
     *,
@@ -83,7 +83,7 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
 
     Parameters
     ----------
-    estimator : TensorEstimator
+    estimator : KruskalResult
         An estimator of polyad, such as :class:`polyad.CP`. It is cloned, never changed; its
         ``n_components`` and ``random_state`` do not matter. With several starts (``n_init``)
         the numbers are less disturbed by local minima.

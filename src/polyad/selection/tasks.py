@@ -25,7 +25,7 @@ from polyad.tensor.kruskal import KruskalTensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from polyad.estimators.base import TensorEstimator
+    from polyad.estimators.kruskal import KruskalResult
 
 Kind = Literal["heldout", "start", "subsample"]
 _KINDS: tuple[Kind, ...] = ("heldout", "start", "subsample")
@@ -64,7 +64,7 @@ class Task:
 class Plan:
     """What all fits have in common."""
 
-    estimator: TensorEstimator
+    estimator: KruskalResult
     data: Any
     holdout: HoldoutOptions
     subsample: float
@@ -140,7 +140,7 @@ def _run_heldout(task: Task, plan: Plan) -> Outcome:
     return Outcome(task, loss=float(losses @ hidden.weights), ending=_ending(model))
 
 
-def _fit_around(task: Task, plan: Plan, hidden: Holdout) -> TensorEstimator:
+def _fit_around(task: Task, plan: Plan, hidden: Holdout) -> KruskalResult:
     """Fit all cells but the hidden ones, which are filled with what the last fit expects there.
 
     Each round cannot raise the loss over the other cells: the filled ones add a loss that is
@@ -202,7 +202,7 @@ def _take_samples(data: Any, kept: np.ndarray) -> Any:
     return xp.take(data, xp.asarray(kept, device=device(data)), axis=0)
 
 
-def _fit(task: Task, plan: Plan, data: Any, y: Any, **changes: Any) -> TensorEstimator:
+def _fit(task: Task, plan: Plan, data: Any, y: Any, **changes: Any) -> KruskalResult:
     """Fit a fresh copy of the estimator; parameters that it lacks are not changed."""
     model = clone(plan.estimator)
     wanted = {"n_components": task.rank, "random_state": task.fit_seed, **changes}
@@ -210,9 +210,9 @@ def _fit(task: Task, plan: Plan, data: Any, y: Any, **changes: Any) -> TensorEst
     model.set_params(**{name: value for name, value in wanted.items() if name in has})
     # Not every estimator takes labels.
     model.fit(data, **({} if y is None else {"y": y}))
-    fitted: TensorEstimator = model
+    fitted: KruskalResult = model
     return fitted
 
 
-def _ending(model: TensorEstimator) -> str:
+def _ending(model: KruskalResult) -> str:
     return "converged" if model.status_.is_success else str(model.status_.value)

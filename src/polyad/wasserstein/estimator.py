@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
-from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
+from polyad.cp.family import CP_CONSTRAINTS, CPFamily, NonnegativeLearned
 from polyad.cp.start import given_nonnegative_start
 from polyad.data.mode_matrices import restored_matrices, stored_matrices
 from polyad.estimators import saving
@@ -42,9 +43,25 @@ if TYPE_CHECKING:
 
     from polyad.core.arrays import Array
     from polyad.cp.problem import FitData
-    from polyad.data.validation import Missing, TensorInput
-    from polyad.fitting import FitResult, Iteration
+    from polyad.data.validation import TensorInput
+    from polyad.fitting import Iteration
     from polyad.tensor.sparse import SparseTensor
+
+
+def _packed_costs(costs: Any, model: WassersteinCP) -> Any:
+    """Return costs as a file holds them: functions by the matrices that they gave."""
+    found = getattr(model, "costs_", [])
+    return stored_matrices(costs, found, getattr(model, "modes_", None))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WassersteinLearned(NonnegativeLearned):
+    """Components, the costs of the modes, and the name of that of the samples, if it has one."""
+
+    costs_: list[Array | None] = saving.attribute(
+        saving.per_mode(saving.nothing_or(saving.array("n", "n", low=0.0)))
+    )
+    _sample_rule: str | None = saving.attribute(saving.one_of(None, SEPARATE, *NAMED))
 
 
 @documented
@@ -156,21 +173,16 @@ class WassersteinCP(CPFamily):
     """
 
     _score_name: ClassVar[str] = "negative loss per sample"
-    _learned: ClassVar[dict[str, saving.Rule]] = {
-        **saving.NONNEGATIVE,
-        "costs_": saving.per_mode(saving.nothing_or(saving.array("n", "n", low=0.0))),
-        "_sample_rule": saving.one_of(None, SEPARATE, *NAMED),
+    _learns = WassersteinLearned
+    _codecs: ClassVar[dict[str, saving.Codec]] = {
+        "costs": saving.Codec(_packed_costs, restored_matrices)
     }
     costs_: list[Array | None]
-    # The name of the cost of the samples, if it has one.
-    _sample_rule: str | None
-    # Entries that are not stored are zero. This is no parameter: the loss needs whole fibres.
-    missing: Missing = "zero"
 
     _uncounted: ClassVar[frozenset[str]] = CPFamily._uncounted | {"memory_limit"}
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **{name: rule for name, rule in COMMON_CONSTRAINTS.items() if name != "missing"},
+        **CP_CONSTRAINTS,
         "costs": [object],
         "epsilon": [Interval(Real, 0, None, closed="neither")],
         "marginal_penalty": [Interval(Real, 0, None, closed="neither")],
@@ -239,8 +251,8 @@ class WassersteinCP(CPFamily):
         """
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):
-            problem = self._new_problem(given)
-            rows = self._rows(problem)
+            problem = self._read_new(given)
+            rows = self._rows(problem, self._model())
             factors = [problem.asarray(factor) for factor in (rows, *self.factors_[1:])]
             found = problem.evaluate(factors, problem.cold_potentials())
         return -found.objective / given.shape[0]
@@ -252,16 +264,16 @@ class WassersteinCP(CPFamily):
         memory = self._memory(tensor, given, moving)
         costs = read_costs(rules, given, tensor, self._cost_seed())
         problem = self._with_costs(tensor, costs, memory)
-        problem.sample_rule = rules[0] if isinstance(rules[0], str) else None
+        problem.side = rules[0] if isinstance(rules[0], str) else None
         return problem
 
-    def _new_problem(self, given: TensorInput) -> TransportProblem:
+    def _read_new(self, given: TensorInput) -> TransportProblem:
         """Make the problem of new samples: only their own cost is made from them."""
-        tensor = read_nonnegative(given)
-        costs = list(self.costs_)
+        tensor, learned = read_nonnegative(given), self._model()
+        costs = list(learned.costs_)
         memory = self._memory(tensor, given, [cost is not None for cost in costs])
         if costs[0] is not None:
-            rule = self._sample_rule or rules_of(self.costs, given)[0]
+            rule = learned._sample_rule or rules_of(self.costs, given)[0]
             self._check_sample_rule(rule, given)
             costs[0] = read_cost(rule, given, tensor, 0, self._cost_seed())
         return self._with_costs(tensor, costs, memory)
@@ -301,35 +313,23 @@ class WassersteinCP(CPFamily):
         seed = self.random_state
         return int(seed) if isinstance(seed, Integral) else 0
 
-    def _rows(self, problem: TransportProblem) -> Array:
-        return solve_rows(problem, self.factors_[1:]).astype(problem.dtype)
+    def _rows(self, problem: TransportProblem, learned: WassersteinLearned) -> Array:
+        return solve_rows(problem, learned.factors_[1:]).astype(problem.dtype)
 
-    def _solver(
-        self, problem: TransportProblem, fixed_modes: list[int]
-    ) -> WassersteinFactorization:
+    def _solver(self, problem: TransportProblem) -> WassersteinFactorization:
         published = self.transport == "sinkhorn"
         method = PublishedFactorization if published else WassersteinFactorization
-        return method(problem, inner_iter=int(self.inner_iter), fixed_modes=fixed_modes)
+        return method(problem, inner_iter=int(self.inner_iter), fixed_modes=problem.fixed_modes)
 
-    def _read_init(self, problem: FitData, init: Any, carrier: int = 0) -> Any:
+    def _read_init(self, problem: FitData, init: Any) -> Any:
         if isinstance(init, str) and init == "random":
             return init
-        return given_nonnegative_start(problem, self.n_components, init, carrier)
+        return given_nonnegative_start(problem, self.n_components, init)
 
-    def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
-        if not isinstance(init, str):
-            return list(init)
+    def _start(self, problem: Any, number: int, seed: int) -> list[Array]:
+        if not isinstance(problem.start, str):
+            return list(problem.start)
         return random_start(problem, self.n_components, seed)
-
-    def _saved_parameter(self, name: str, value: Any) -> Any:
-        if name != "costs":
-            return super()._saved_parameter(name, value)
-        found = getattr(self, "costs_", [])
-        return stored_matrices(value, found, getattr(self, "modes_", None))
-
-    @classmethod
-    def _restored_parameter(cls, name: str, stored: Any) -> Any:
-        return restored_matrices(stored) if name == "costs" else stored
 
     def _check_restored(self) -> None:
         super()._check_restored()
@@ -337,17 +337,19 @@ class WassersteinCP(CPFamily):
             if cost is not None:
                 validate_cost(cost)
 
-    def _store(self, solver: Any, result: FitResult[Any]) -> None:
-        super()._store(solver, result)
-        self.costs_ = solver.problem.costs
-        self._sample_rule = solver.problem.sample_rule
+    def _learned(self, solver: Any, state: Any) -> WassersteinLearned:
+        return WassersteinLearned(
+            **vars(super()._learned(solver, state)),
+            costs_=solver.problem.costs,
+            _sample_rule=solver.problem.side,
+        )
 
-    def _warn_about_nothing(self, solver: Any) -> None:
-        dead = int((self.weights_ == 0).sum())
-        if dead and not solver.problem.is_zero:
+    def _warn_about_model(self, problem: Any, learned: Any) -> None:
+        dead = int((learned.weights_ == 0).sum())
+        if dead and not problem.is_zero:
             self._warn_about_data(
-                f"{dead} of {len(self.weights_)} components are zero: a component that is zero in "
-                "one mode, as a given init may be, stays so."
+                f"{dead} of {len(learned.weights_)} components are zero: a component that is zero "
+                "in one mode, as a given init may be, stays so."
             )
 
     def __sklearn_tags__(self) -> Any:

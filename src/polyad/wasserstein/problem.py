@@ -233,8 +233,6 @@ class TransportProblem(FitData):
     """
 
     tensor: SparseTensor
-    #: The name of the cost of the samples, if it has one.
-    sample_rule: str | None = None
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -12,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
-from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
+from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, CPLearned
 from polyad.cp.generalized.loss import Loss
 from polyad.cp.generalized.losses import read_loss, restored_loss, stored_loss
 from polyad.cp.generalized.objective import ZerosProblem, build_problem
@@ -33,7 +34,19 @@ if TYPE_CHECKING:
     from polyad.cp.generalized.problem import GeneralizedProblem
     from polyad.cp.solver import FactorSolver
     from polyad.data.validation import Missing, TensorInput
-    from polyad.fitting import FitResult, Iteration
+    from polyad.fitting import Iteration
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GeneralizedLearned(CPLearned):
+    """Components, and how the data of the fit was treated: new samples are in the same way.
+
+    That is the power of two that it was divided by, and whether the rows of samples visit all zeros
+    that are not stored.
+    """
+
+    _exponent: int = saving.attribute(saving.whole(-1100, 1023))
+    _exact_rows: bool = saving.attribute(saving.flag)
 
 
 @documented
@@ -160,14 +173,10 @@ class GeneralizedCP(CPFamily):
 
     _accepts_nan: ClassVar[bool] = True
     _score_name: ClassVar[str] = "explained deviance"
-    _learned: ClassVar[dict[str, saving.Rule]] = {
-        "_exponent": saving.whole(-1100, 1023),
-        "_exact_rows": saving.flag,
+    _learns = GeneralizedLearned
+    _codecs: ClassVar[dict[str, saving.Codec]] = {
+        "loss": saving.Codec(lambda loss, _: stored_loss(loss), restored_loss)
     }
-    # The power of two that the data of the fit was divided by, and whether the rows of samples
-    # visit all zeros that are not stored: new samples are treated in the same way.
-    _exponent: int
-    _exact_rows: bool
     # A step goes on until it lowers the objective by more than tol, and so depends on it.
     _uncounted: ClassVar[frozenset[str]] = CPFamily._uncounted - {"tol"}
 
@@ -276,9 +285,9 @@ class GeneralizedCP(CPFamily):
         """
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):
-            problem = self._new_problem(given)
+            problem = self._read_new(given)
             others = [problem.asarray(factor) for factor in self.factors_[1:]]
-            rows = problem.asarray(self._rows(problem))
+            rows = problem.asarray(self._rows(problem, self._model()))
             deviance = _deviance(problem, [rows, *others])
             worst, rounding = problem.constant()[1], problem.rounding()
         if worst <= rounding:
@@ -300,26 +309,24 @@ class GeneralizedCP(CPFamily):
         # Zeros and ones have no mean among them.
         return np.where(loss.accepts(mean), mean, np.nan)
 
-    def _rows(self, problem: GeneralizedProblem) -> Array:
-        """Return the coefficients of samples on the components."""
-        others, scale = self._others()
+    def _rows(self, problem: GeneralizedProblem, learned: GeneralizedLearned) -> Array:
         # The rows alone share the division of the data by its unit.
         ridge = scaled_ridge(problem, float(self.ridge), 1)
         rows = solve_rows(
             problem,
-            [problem.asarray(factor) for factor in others],
+            [problem.asarray(factor) for factor in learned.others],
             ridge,
-            exact=self._exact_rows,
+            exact=learned._exact_rows,
         )
-        return problem.result(rows * problem.asarray(scale))
+        return problem.result(rows * problem.asarray(learned.scale))
 
     def _problem(self, given: TensorInput) -> GeneralizedProblem:
         return build_problem(given, self.missing, read_loss(self.loss))
 
-    def _new_problem(self, given: TensorInput) -> GeneralizedProblem:
-        return build_problem(given, self.missing, read_loss(self.loss), self._exponent)
+    def _read_new(self, given: TensorInput) -> GeneralizedProblem:
+        return build_problem(given, self.missing, read_loss(self.loss), self._model()._exponent)
 
-    def _solver(self, problem: GeneralizedProblem, fixed_modes: list[int]) -> FactorSolver[Any]:
+    def _solver(self, problem: GeneralizedProblem) -> FactorSolver[Any]:
         if self.solver == "adam" and not isinstance(problem, ZerosProblem):
             message = (
                 "solver='adam' draws random cells of sparse data whose other entries are zeros, "
@@ -335,12 +342,15 @@ class GeneralizedCP(CPFamily):
             )
             raise InvalidInputError(message)
         if isinstance(problem, ZerosProblem) and (self.solver == "adam" or not problem.is_exact):
-            return self._sampled_solver(problem, fixed_modes)
+            return self._sampled_solver(problem)
         return QuasiNewtonCP(
-            problem, ridge=float(self.ridge), fixed_modes=fixed_modes, tol=float(self.tol)
+            problem,
+            ridge=float(self.ridge),
+            fixed_modes=problem.fixed_modes,
+            tol=float(self.tol),
         )
 
-    def _sampled_solver(self, problem: ZerosProblem, fixed_modes: list[int]) -> SampledSolver:
+    def _sampled_solver(self, problem: ZerosProblem) -> SampledSolver:
         seed = self.random_state
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
@@ -352,10 +362,13 @@ class GeneralizedCP(CPFamily):
             seed=int(seed),
         )
         return SampledSolver(
-            problem, ridge=float(self.ridge), fixed_modes=fixed_modes, options=options
+            problem,
+            ridge=float(self.ridge),
+            fixed_modes=problem.fixed_modes,
+            options=options,
         )
 
-    def _read_init(self, problem: FitData, init: Any, carrier: int = 0) -> Any:
+    def _read_init(self, problem: FitData, init: Any) -> Any:
         loss = read_loss(self.loss)
         if isinstance(init, str):
             takes_svd = loss.lower != 0 and loss.degree is not None
@@ -367,7 +380,7 @@ class GeneralizedCP(CPFamily):
                 "KruskalTensor, a pair (weights, factors) or a list of factors."
             )
             raise InvalidInputError(message)
-        factors = given_start(problem, self.n_components, init, carrier)
+        factors = given_start(problem, self.n_components, init)
         for mode, factor in enumerate(factors):
             bad = np.argwhere(factor < loss.lower)
             if bad.size:
@@ -380,7 +393,8 @@ class GeneralizedCP(CPFamily):
                 raise InvalidInputError(message)
         return factors
 
-    def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
+    def _start(self, problem: Any, number: int, seed: int) -> list[Array]:
+        init = problem.start
         if not isinstance(init, str):
             return list(init)
         if init == "random" or number > 0:
@@ -390,17 +404,12 @@ class GeneralizedCP(CPFamily):
         )
         return [problem.asarray(factor) for factor in start]
 
-    def _store(self, solver: Any, result: FitResult[Any]) -> None:
-        super()._store(solver, result)
-        self._exponent = int(solver.problem.exponent)
-        self._exact_rows = bool(solver.problem.is_exact)
-
-    def _saved_parameter(self, name: str, value: Any) -> Any:
-        return stored_loss(value) if name == "loss" else super()._saved_parameter(name, value)
-
-    @classmethod
-    def _restored_parameter(cls, name: str, stored: Any) -> Any:
-        return restored_loss(stored) if name == "loss" else stored
+    def _learned(self, solver: Any, state: Any) -> GeneralizedLearned:
+        return GeneralizedLearned(
+            **vars(super()._learned(solver, state)),
+            _exponent=int(solver.problem.exponent),
+            _exact_rows=bool(solver.problem.is_exact),
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -97,6 +97,11 @@ class GeneralizedProblem(FitData, ABC):
         """Whether every entry is zero and a model of zeros says so."""
         return super().is_zero and float(self.loss.mean(np.zeros(1))[0]) == 0.0
 
+    @property
+    def is_unobserved(self) -> bool:
+        """Whether no entry was observed."""
+        return self.n_observed == 0
+
     def asarray(self, array: Array) -> Array:
         """Bring an array to NumPy memory and double precision, in which the fit runs."""
         return np.require(to_numpy(array), np.float64, ("C", "A", "W"))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from polyad.core.arrays import Array
+    from polyad.cp.family import CPLearned
     from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import Iteration
 
@@ -156,13 +157,13 @@ class NonnegativeCP(NonnegativeFamily):
                 raise InvalidInputError(message)
         return build_problem(given.data, self.missing)
 
-    def _solver(self, problem: Problem, fixed_modes: list[int]) -> NonnegativeLeastSquares:
-        n_modes = len(problem.shape)
+    def _solver(self, problem: Problem) -> NonnegativeLeastSquares:
+        n_modes, fixed_modes = len(problem.shape), problem.fixed_modes
         sparsity, ridge = read_penalties(self.sparsity, self.ridge, n_modes, fixed_modes)
         return NonnegativeLeastSquares(
             problem, method=self.solver, sparsity=sparsity, ridge=ridge, fixed_modes=fixed_modes
         )
 
-    def _rows(self, problem: Problem) -> Array:
+    def _rows(self, problem: Problem, learned: CPLearned) -> Array:
         sparsity, ridge = read_penalties(self.sparsity, self.ridge, len(problem.shape), [])
-        return self._nonnegative_rows(problem, sparsity[0], ridge[0])
+        return self._nonnegative_rows(problem, learned, sparsity[0], ridge[0])

@@ -11,12 +11,11 @@ from scipy.special import rel_entr
 from polyad.core.arrays import Array, to_numpy
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
-from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily
+from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, NonnegativeLearned
 from polyad.cp.poisson.problem import CountProblem, Method, build_problem
 from polyad.cp.poisson.solver import AlternatingPoissonRegression, random_start
 from polyad.cp.start import given_nonnegative_start
 from polyad.data.validation import refuse_negative
-from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.cp.problem import FitData
+    from polyad.cp.solver import FactorSolver
     from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import Iteration
 
@@ -114,7 +114,7 @@ class PoissonCP(CPFamily):
 
     _accepts_nan: ClassVar[bool] = True
     _score_name: ClassVar[str] = "explained deviance"
-    _learned: ClassVar[dict[str, saving.Rule]] = saving.NONNEGATIVE
+    _learns = NonnegativeLearned
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
         "solver": [StrOptions({"mu", "pdnr"})],
@@ -179,7 +179,7 @@ class PoissonCP(CPFamily):
         with thread_limit(self.n_jobs):
             problem = self._problem(given)
             others = [problem.asarray(factor) for factor in self.factors_[1:]]
-            rows = problem.asarray(self._rows(problem))
+            rows = problem.asarray(self._rows(problem, self._model()))
             divergence = problem.divergence([rows, *others])
         worst = problem.constant_divergence()
         rounding = 1e-12 * problem.total
@@ -203,10 +203,9 @@ class PoissonCP(CPFamily):
         deviance: NDArray[np.float64] = 2.0 * np.maximum(terms, 0.0)
         return deviance
 
-    def _rows(self, problem: CountProblem) -> Array:
-        """Return the coefficients of samples on the components."""
-        others = [problem.asarray(factor) for factor in self.factors_[1:]]
-        start = np.zeros((problem.shape[0], self._n_features_out))
+    def _rows(self, problem: CountProblem, learned: NonnegativeLearned) -> Array:
+        others = [problem.asarray(factor) for factor in learned.factors_[1:]]
+        start = np.zeros((problem.shape[0], learned.weights_.shape[0]))
         return problem.solve([start, *others], 0).astype(problem.dtype)
 
     def _problem(self, given: TensorInput) -> CountProblem:
@@ -217,25 +216,26 @@ class PoissonCP(CPFamily):
         refuse_negative(given, advice)
         return build_problem(given.data, self.missing)
 
-    def _solver(
-        self, problem: CountProblem, fixed_modes: list[int]
-    ) -> AlternatingPoissonRegression:
+    def _solver(self, problem: CountProblem) -> AlternatingPoissonRegression:
         return AlternatingPoissonRegression(
             problem,
             method=self.solver,
             inner_iter=int(self.inner_iter),
-            fixed_modes=fixed_modes,
+            fixed_modes=problem.fixed_modes,
         )
 
-    def _read_init(self, problem: FitData, init: Any, carrier: int = 0) -> Any:
+    def _read_init(self, problem: FitData, init: Any) -> Any:
         if isinstance(init, str) and init == "random":
             return init
-        return given_nonnegative_start(problem, self.n_components, init, carrier)
+        return given_nonnegative_start(problem, self.n_components, init)
 
-    def _start(self, problem: Any, init: Any, number: int, seed: int) -> list[Array]:
-        if not isinstance(init, str):
-            return list(init)
+    def _start(self, problem: Any, number: int, seed: int) -> list[Array]:
+        if not isinstance(problem.start, str):
+            return list(problem.start)
         return random_start(problem, self.n_components, seed)
+
+    def _learned(self, solver: FactorSolver[Any], state: Any) -> NonnegativeLearned:
+        return NonnegativeLearned(**vars(super()._learned(solver, state)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

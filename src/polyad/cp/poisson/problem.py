@@ -105,6 +105,11 @@ class CountProblem(FitData):
         self._offsets = np.cumsum([0, *self.shape])
         self._slices: dict[int, tuple[Slices, Blocks]] = {}
 
+    @property
+    def is_unobserved(self) -> bool:
+        """Whether no cell was observed."""
+        return self.n_cells == 0
+
     def asarray(self, array: Array) -> Array:
         """Bring an array to NumPy memory and double precision, in which the fit runs."""
         return np.require(to_numpy(array), np.float64, _LAYOUT)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from polyad.core.arrays import Array, to_numpy
 from polyad.core.sklearn_compat import Interval
-from polyad.cp.family import COMMON_CONSTRAINTS
+from polyad.cp.family import COMMON_CONSTRAINTS, NonnegativeLearned
 from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.parameters import read_penalties, read_weights
 from polyad.cp.problem import Problem, build_problem
@@ -24,9 +25,16 @@ from polyad.estimators.documentation import documented
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from polyad.cp.solver import FactorSolver
+    from polyad.cp.problem import FitData
     from polyad.data.validation import Missing, TensorInput
-    from polyad.fitting import FitResult, Iteration
+    from polyad.fitting import Iteration
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimilarityLearned(NonnegativeLearned):
+    """Components, and the roughness of each in each mode."""
+
+    roughness_: np.ndarray = saving.attribute(saving.array("N", "R", low=0.0))
 
 
 @documented
@@ -134,7 +142,10 @@ class SimilarityCP(NonnegativeFamily):
     True
     """
 
-    _learned: ClassVar[dict[str, saving.Rule]] = {"roughness_": saving.array("N", "R", low=0.0)}
+    _learns = SimilarityLearned
+    _codecs: ClassVar[dict[str, saving.Codec]] = {
+        "similarities": saving.Codec(lambda given, _: stored_matrices(given), restored_matrices)
+    }
     roughness_: np.ndarray
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -189,39 +200,32 @@ class SimilarityCP(NonnegativeFamily):
     def _problem(self, given: TensorInput) -> Problem:
         return build_problem(given.data, self.missing)
 
-    def _informed_solver(
-        self, given: TensorInput, y: Any, problem: Problem, fixed_modes: list[int]
-    ) -> SimilarityLeastSquares:
-        n_modes = len(given.shape)
-        sparsity, ridge = read_penalties(self.sparsity, self.ridge, n_modes, fixed_modes)
-        weights = read_weights("similarity_weight", self.similarity_weight, n_modes)
-        smoothness = Smoothness(read_laplacians(given, self.similarities), weights)
+    def _read(self, given: TensorInput, y: Any) -> FitData:
+        problem = super()._read(given, y)
+        weights = read_weights("similarity_weight", self.similarity_weight, len(given.shape))
+        problem.side = Smoothness(read_laplacians(given, self.similarities), weights)
+        return problem
+
+    def _solver(self, problem: Problem) -> SimilarityLeastSquares:
+        fixed_modes = problem.fixed_modes
+        sparsity, ridge = read_penalties(self.sparsity, self.ridge, len(problem.shape), fixed_modes)
         return SimilarityLeastSquares(
-            problem, smoothness, sparsity=sparsity, ridge=ridge, fixed_modes=fixed_modes
+            problem, problem.side, sparsity=sparsity, ridge=ridge, fixed_modes=fixed_modes
         )
 
-    def _store(self, solver: FactorSolver[Any], result: FitResult[Any]) -> None:
-        super()._store(solver, result)
-        smoothness = cast("SimilarityLeastSquares", solver).smoothness
-        factors = [to_numpy(double(factor)) for factor in self.factors_]
-        self.roughness_ = smoothness.relative(factors)
+    def _learned(self, solver: Any, state: Any) -> SimilarityLearned:
+        learned = super()._learned(solver, state)
+        factors = [to_numpy(double(factor)) for factor in learned.factors_]
+        roughness = solver.smoothness.relative(factors)
+        return SimilarityLearned(**vars(learned), roughness_=roughness)
 
-    def _rows(self, problem: Problem) -> Array:
+    def _rows(self, problem: Problem, learned: SimilarityLearned) -> Array:
         n_modes = len(problem.shape)
         sparsity, ridge = read_penalties(self.sparsity, self.ridge, n_modes, [])
         weights = read_weights("similarity_weight", self.similarity_weight, n_modes)
-        others, _ = self._others()
+        others = learned.others
         # The roughness of a component is a ridge of its samples, times its size in the fit.
         size = squared_size([to_numpy(double(factor)) for factor in others])
-        rough = ridge[0] + size * (np.asarray(weights) @ self.roughness_)
+        rough = ridge[0] + size * (np.asarray(weights) @ learned.roughness_)
         total = like(rough, problem.asarray(others[0]))
-        return self._nonnegative_rows(problem, sparsity[0], total)
-
-    def _saved_parameter(self, name: str, value: Any) -> Any:
-        if name == "similarities":
-            return stored_matrices(value)
-        return super()._saved_parameter(name, value)
-
-    @classmethod
-    def _restored_parameter(cls, name: str, stored: Any) -> Any:
-        return restored_matrices(stored) if name == "similarities" else stored
+        return self._nonnegative_rows(problem, learned, sparsity[0], total)

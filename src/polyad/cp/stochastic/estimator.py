@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 from array_api_compat import array_namespace
@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
 from polyad.core.threads import thread_limit
-from polyad.cp.family import COMMON_CONSTRAINTS
+from polyad.cp.family import COMMON_CONSTRAINTS, CPLearned
 from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
 from polyad.cp.stochastic.family import BatchedCP
@@ -31,7 +31,6 @@ from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, Status
 from polyad.fitting import FitOptions, FitResult, History
-from polyad.fitting.clock import Clock
 from polyad.fitting.driver import FitError, deliver
 from polyad.fitting.identity import digest_of
 from polyad.tensor.kruskal import KruskalTensor
@@ -42,10 +41,19 @@ if TYPE_CHECKING:
     from polyad.cp.problem import FitData
     from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import Iteration
+    from polyad.fitting.clock import Clock
 
 
 # Components of this part of the size of a batch are none.
 _NOTHING = 1e-12
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StochasticLearned(CPLearned):
+    """Components, the batches that moved them, and the largest one: smaller ones move them less."""
+
+    n_steps_: int = saving.attribute(saving.whole(0))
+    _largest_batch: int = saving.attribute(saving.whole(0))
 
 
 @documented
@@ -166,13 +174,14 @@ class StochasticCP(BatchedCP):
     """
 
     _accepts_nan: ClassVar[bool] = True
-    _learned: ClassVar[dict[str, saving.Rule]] = {
-        "n_steps_": saving.whole(0),
-        "_largest_batch": saving.whole(0),
+    _learns = StochasticLearned
+    _codecs: ClassVar[dict[str, saving.Codec]] = {
+        # A matrix is between the samples of one fit.
+        "graph": saving.Codec(
+            lambda graph, _: graph if isinstance(graph, str) else None, lambda stored: stored
+        )
     }
     n_steps_: int
-    # The largest batch so far: smaller ones move the factors less.
-    _largest_batch: int
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
@@ -254,9 +263,9 @@ class StochasticCP(BatchedCP):
         given = self._validate_fit(X, mask=mask)
         source = MemorySource(given, given.shape[0])
         with thread_limit(self.n_jobs):
-            solver = self._solver_of(source, n_batches=None)
+            solver = self._solver(self._problem_of(source, self.init, n_batches=None))
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            start = self._begin(solver, self._read_init(solver.problem, self.init), 0, seed)
+            start = self._begin(solver, 0, seed)
             _, loss, state = solver.take_batch(start, next(source.sweep()))
             state = dataclasses.replace(state, loss=loss / given.shape[0])
             history = History()
@@ -266,51 +275,44 @@ class StochasticCP(BatchedCP):
             if not math.isfinite(objective):
                 raise broken_batch()
             result = FitResult(state, Status.MAX_ITER, history, state, objective)
-            with self._storing(result):
-                self._store(solver, deliver(solver, result, FitOptions()))
-        self._remember(X, given)
-        self.n_samples_seen_ = given.shape[0]
+            result = deliver(solver, result, FitOptions())
+            with self._all_or_nothing():
+                self._keep_result(self._learned(solver, result.delivered), result)
+                self._remember(X, given)
         return self
 
-    @fit_context(prefer_skip_nested_validation=True)
-    def _fit(self, X: Any, mask: Any) -> None:
-        clock = Clock()
+    def _open(self, X: Any, mask: Any) -> SampleSource:
         source = open_source(X, int(self.batch_size), allow_nan=True, mask=mask)
         if source.reads_once:
             check_single_pass(self.max_iter, self.n_init, self.checkpoint)
-        goes_on = self.warm_start and hasattr(self, "factors_")
-        if goes_on:
-            self._check_goes_on(source.head)
-        identity: dict[str, Any] = {}
-        if self.checkpoint is not None:
-            identity = self._identity([digest_of(batch.given) for batch in source.sweep()])
-        with thread_limit(self.n_jobs):
-            solver = self._solver_of(source, n_batches=source.n_batches)
-            self._warn_about_content(solver)
-            earlier = None
-            if goes_on:
-                earlier = KruskalTensor(self.weights_, [self.factors_[0], *self._others()[0]])
-            broken: FitError | None = None
-            try:
-                start = self.init if earlier is None else earlier
-                result = self._run(solver, start, identity, clock)
-            except FitError as error:
-                broken, result = error, error.result
-            if source.reads_once and (broken or result.status is Status.INTERRUPTED):
-                # The samples are gone, and the state is that before them.
-                raise broken or KeyboardInterrupt
-            with self._storing(result, broken):
-                self._store(solver, result)
-        self._warn_about_nothing(solver)
-        labels = source.head.labels[0]
-        if not isinstance(source, MemorySource):
-            labels = joined_batch_labels(solver.sample_labels)
-        self._remember(
-            X, dataclasses.replace(source.head, labels=(labels, *source.head.labels[1:]))
-        )
-        self.n_samples_seen_ = int(self.factors_[0].shape[0])
-        if broken is not None:
-            raise broken
+        return source
+
+    def _content(self, given: SampleSource, y: Any) -> dict[str, Any]:
+        return {"data": [digest_of(batch.given) for batch in given.sweep()], "y": y}
+
+    def _read(self, given: Any, y: Any) -> BatchedData:
+        init = self.init
+        if self._goes_on:
+            self._check_goes_on(given.head)
+            init = KruskalTensor(self.weights_, [self.factors_[0], *self._model().others])
+        problem = self._problem_of(given, init, n_batches=given.n_batches)
+        self._warn_about_content(problem, given.head)
+        return problem
+
+    def _run(
+        self, problem: BatchedData, solver: Any, identity: dict[str, Any], clock: Clock
+    ) -> tuple[FitResult[Any], FitError | None]:
+        result, broken = super()._run(problem, solver, identity, clock)
+        if problem.source.reads_once and (broken or result.status is Status.INTERRUPTED):
+            # The samples are gone, and the state is that before them.
+            raise broken or KeyboardInterrupt
+        return result, broken
+
+    def _described(self, given: SampleSource, solver: StochasticALS) -> TensorInput:
+        if isinstance(given, MemorySource):
+            return given.head
+        labels = joined_batch_labels(solver.sample_labels)
+        return dataclasses.replace(given.head, labels=(labels, *given.head.labels[1:]))
 
     def _check_goes_on(self, given: TensorInput) -> None:
         """Refuse to go on with samples that are not laid out as those of the fit before."""
@@ -326,8 +328,8 @@ class StochasticCP(BatchedCP):
             )
             raise InvalidInputError(message)
 
-    def _solver_of(self, source: SampleSource, *, n_batches: int | None) -> StochasticALS:
-        """Check the parameters against the data and make the solver."""
+    def _problem_of(self, source: SampleSource, init: Any, *, n_batches: int | None) -> BatchedData:
+        """Check the parameters against the data and make the problem."""
         sample = source.head.shape[1:]
         # Of one batch of a stream, nobody knows how many samples will follow.
         n_samples = None if n_batches is None else source.n_samples
@@ -340,35 +342,35 @@ class StochasticCP(BatchedCP):
                 "CP; transform finds rows for factors that are all known."
             )
             raise InvalidInputError(message)
-        problem = BatchedData(source, self.missing, source.first_informative())
-        return self._solver(problem, fixed, n_batches=n_batches)
-
-    def _solver(
-        self, problem: BatchedData, fixed_modes: list[int], *, n_batches: int | None = None
-    ) -> StochasticALS:
-        rate = self.learning_rate
-        n_samples = None if n_batches is None else problem.source.n_samples
+        problem = BatchedData(source, self.missing, source.first_informative(), n_batches)
+        problem.fixed_modes = fixed
         # Of samples that come in batches, only the positions are known.
-        is_whole = n_samples is not None and isinstance(problem.source, MemorySource)
-        labels = problem.source.head.labels[0] if is_whole else None
+        is_whole = n_samples is not None and isinstance(source, MemorySource)
+        labels = source.head.labels[0] if is_whole else None
+        problem.side = read_graph(self.graph, n_samples, labels)
+        problem.start = self._read_init(problem, init)
+        return problem
+
+    def _solver(self, problem: BatchedData) -> StochasticALS:
+        rate = self.learning_rate
         settings = Settings(
             ridge=float(self.ridge),
             rate=None if isinstance(rate, str) else float(rate),
-            graph=read_graph(self.graph, n_samples, labels),
+            graph=problem.side,
             graph_weight=float(self.graph_weight),
             shuffle=bool(self.shuffle),
-            n_batches=n_batches,
-            fixed_modes=frozenset(fixed_modes),
+            n_batches=problem.n_batches,
+            fixed_modes=frozenset(problem.fixed_modes),
         )
         return StochasticALS(problem, settings)
 
-    def _warn_about_content(self, solver: StochasticALS) -> None:
-        given = solver.source.head
-        in_memory = isinstance(solver.source, MemorySource)
-        if in_memory and given.is_sparse and self.missing == "unobserved" and given.data.nnz == 0:
+    def _warn_about_content(self, problem: FitData, given: TensorInput) -> None:
+        data = cast("BatchedData", problem)
+        in_memory = isinstance(data.source, MemorySource)
+        if in_memory and data.first.is_unobserved:
             message = "The sparse data has no stored entry, so nothing was observed."
             raise InvalidInputError(message)
-        if solver.problem.first.norm_squared == 0:
+        if data.first.norm_squared == 0:
             self._warn_about_data("every entry is zero, and so is the decomposition.")
         if not in_memory or given.is_sparse:
             return
@@ -378,13 +380,13 @@ class StochasticCP(BatchedCP):
                 "first such; its row of the factor has no meaning."
             )
 
-    def _warn_about_nothing(self, solver: StochasticALS) -> None:
+    def _warn_about_model(self, problem: BatchedData, learned: CPLearned) -> None:
         """Say so if nothing is left, as the ridge does to data in a tiny unit."""
-        first = solver.problem.first
+        first = problem.first
         if self.ridge == 0 or first.norm_squared == 0:
             return
         size = math.sqrt(first.norm_squared) * 2.0**first.exponent
-        if float(array_namespace(self.weights_).max(self.weights_)) <= _NOTHING * size:
+        if float(array_namespace(learned.weights_).max(learned.weights_)) <= _NOTHING * size:
             self._warn_about_data(
                 f"every component is zero, but the data is not. ridge={self.ridge} is too large "
                 "for entries of this size, or small batches have nothing in common: use a smaller "
@@ -396,19 +398,19 @@ class StochasticCP(BatchedCP):
         if not (self.max_iter == 1 and self.status_ is Status.MAX_ITER):
             super()._report_ending()
 
-    def _read_init(self, problem: FitData, init: Any, carrier: int = 0) -> Any:
+    def _read_init(self, problem: FitData, init: Any) -> Any:
         if isinstance(init, str) and init in ("svd", "random"):
             return init
-        return given_start(problem, self.n_components, init, carrier, any_samples=True)[1:]
+        return given_start(problem, self.n_components, init, any_samples=True)[1:]
 
-    def _begin(self, solver: Any, init: Any, number: int, seed: int) -> Any:
-        if not isinstance(init, str):
-            goes_on = self.warm_start and hasattr(self, "factors_")
-            return solver.begin(init, seed=seed, n_steps=self.n_steps_ if goes_on else 1)
-        source: SampleSource = solver.source
+    def _begin(self, solver: StochasticALS, number: int, seed: int) -> Any:
+        data = solver.problem
+        if not isinstance(data.start, str):
+            n_steps = self.n_steps_ if self._goes_on else 1
+            return solver.begin(data.start, seed=seed, n_steps=n_steps)
         generator = np.random.default_rng([seed, 0]) if self.shuffle else None
-        problem = solver.problem.problem_of(source.first_informative(generator))
-        factors = make_start(problem, self.n_components, init, number=number, seed=seed)
+        problem = data.problem_of(data.source.first_informative(generator))
+        factors = make_start(problem, self.n_components, data.start, number=number, seed=seed)
         return solver.begin(factors[1:], seed=seed, n_steps=0)
 
     def _take_further(self, given: TensorInput) -> None:
@@ -416,22 +418,27 @@ class StochasticCP(BatchedCP):
         labels = joined_labels(self.labels_[0], given.labels[0])
         given = dataclasses.replace(given, data=matching(given.data, self.weights_))
         batch = Batch(np.arange(given.shape[0]) + self.n_samples_seen_, given)
+        learned: StochasticLearned = self._model()
+        counts = Counts(learned.n_steps_, learned._largest_batch)
         with thread_limit(self.n_jobs):
-            solver = self._solver_of(MemorySource(given, given.shape[0]), n_batches=None)
-            counts = Counts(self.n_steps_, self._largest_batch)
-            others = self._others()[0]
-            model, lengths, counts = extended(solver, batch, self.kruskal_, others, counts)
-        self.weights_, self.factors_, self._lengths = model.weights, list(model.factors), lengths
-        self.n_steps_, self._largest_batch = counts.n_steps, counts.largest
+            source = MemorySource(given, given.shape[0])
+            solver = self._solver(self._problem_of(source, self.init, n_batches=None))
+            model, lengths, counts = extended(solver, batch, self.kruskal_, learned.others, counts)
+        self._keep(
+            StochasticLearned(
+                factors_=list(model.factors),
+                weights_=model.weights,
+                _lengths=lengths,
+                n_steps_=counts.n_steps,
+                _largest_batch=counts.largest,
+            )
+        )
         self.n_samples_seen_ += given.shape[0]
         self.labels_[0] = labels
 
-    def _saved_parameter(self, name: str, value: Any) -> Any:
-        # A matrix is between the samples of one fit.
-        if name == "graph" and not isinstance(value, str):
-            return None
-        return super()._saved_parameter(name, value)
-
-    def _store(self, solver: Any, result: FitResult[Any]) -> None:
-        super()._store(solver, result)
-        self.n_steps_, self._largest_batch = result.state.n_steps, result.state.largest
+    def _learned(self, solver: Any, state: Any) -> StochasticLearned:
+        return StochasticLearned(
+            **vars(super()._learned(solver, state)),
+            n_steps_=state.n_steps,
+            _largest_batch=state.largest,
+        )

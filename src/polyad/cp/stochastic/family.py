@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from array_api_compat import array_namespace
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.threads import thread_limit
 from polyad.cp.family import CPFamily
 from polyad.cp.problem import build_problem
-from polyad.cp.rules import LeastSquares
+from polyad.cp.solver import ridge_rows
 from polyad.cp.stochastic.reading import joined_batch_labels
 from polyad.data.batches import open_source
 from polyad.data.readers import sample_access
@@ -22,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from polyad.core.arrays import Array
+    from polyad.cp.family import CPLearned
     from polyad.cp.problem import Problem
-    from polyad.data.validation import TensorInput
+    from polyad.data.validation import Missing, TensorInput
 
 
 class BatchedCP(CPFamily):
@@ -31,6 +31,7 @@ class BatchedCP(CPFamily):
 
     if TYPE_CHECKING:
         batch_size: int
+        missing: Missing
         ridge: float
 
     def transform(self, X: Any, *, mask: Any = None) -> Array:
@@ -48,11 +49,10 @@ class BatchedCP(CPFamily):
         array of shape (n_samples, n_components)
             The ridge solution of each sample on ``components_``; no graph is used.
         """
-        parts, labels = [], []
+        parts, labels, learned = [], [], self._model()
         with thread_limit(self.n_jobs):
             for given in self._new_batches(X, mask, for_features=True):
-                problem = self._problem(given)
-                parts.append(self._rows(problem) * 2.0**problem.exponent)
+                parts.append(self._features(self._problem(given), learned))
                 labels.append(given.labels[0])
         features = parts[0]
         if len(parts) > 1:
@@ -71,13 +71,13 @@ class BatchedCP(CPFamily):
         mask : array of bool, default=None
             For dense data in memory, True where an entry was observed.
         """
-        error = total = 0.0
+        error, total, learned = 0.0, 0.0, self._model()
         with thread_limit(self.n_jobs):
             for given in self._new_batches(X, mask):
                 problem = self._problem(given)
-                others = [problem.asarray(factor) for factor in self.factors_[1:]]
+                others = [problem.asarray(factor) for factor in learned.factors_[1:]]
                 unit: float = 4.0**problem.exponent
-                error += unit * problem.residual([self._rows(problem), *others])
+                error += unit * problem.residual([self._rows(problem, learned), *others])
                 total += unit * problem.norm_squared
         if not math.isfinite(error):
             message = "The score is not a finite number: the factors of the model are not."
@@ -101,13 +101,8 @@ class BatchedCP(CPFamily):
             self._check_order(batch.given)
             yield self._in_the_shape_of_the_model(batch.given)
 
-    def _rows(self, problem: Problem) -> Array:
-        """Return the coefficients of samples on the components."""
-        others, scale = self._others()
-        start = problem.asarray(np.zeros((problem.shape[0], self._n_features_out)))
-        others = [problem.asarray(factor) for factor in others]
-        rows = problem.minimizer([start, *others], 0, LeastSquares(self.ridge))
-        return rows * problem.asarray(scale)[None, :]
+    def _rows(self, problem: Problem, learned: CPLearned) -> Array:
+        return ridge_rows(problem, learned.others, learned.scale, self.ridge)
 
     def _problem(self, given: TensorInput) -> Problem:
         return build_problem(given.data, self.missing)

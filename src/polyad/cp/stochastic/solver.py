@@ -58,14 +58,20 @@ if TYPE_CHECKING:
 
 
 class BatchedData(FitData):
-    """Data that is read in batches, all divided by the power of two that suits the ``first``."""
+    """Data that is read in batches, all divided by the power of two that suits the ``first``.
 
-    def __init__(self, source: SampleSource, missing: Missing, first: Batch) -> None:
+    ``n_batches`` is the number of those of a sweep, where it is known.
+    """
+
+    def __init__(
+        self, source: SampleSource, missing: Missing, first: Batch, n_batches: int | None = None
+    ) -> None:
         problem = build_problem(first.given.data, missing)
         super().__init__(problem.tensor)
         self.source = source
         self.missing = missing
         self.first = problem
+        self.n_batches = n_batches
         self.exponent = problem.exponent
 
     def problem_of(self, batch: Batch) -> Problem:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -13,7 +14,7 @@ from sklearn.utils.validation import column_or_1d
 
 from polyad.core.arrays import Array, to_numpy
 from polyad.core.sklearn_compat import Interval
-from polyad.cp.family import COMMON_CONSTRAINTS
+from polyad.cp.family import COMMON_CONSTRAINTS, NonnegativeLearned
 from polyad.cp.nonnegative.family import NonnegativeFamily
 from polyad.cp.parameters import read_weights
 from polyad.cp.problem import Problem, build_problem
@@ -27,12 +28,21 @@ from polyad.exceptions import InvalidInputError, ModelFileError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from polyad.cp.solver import FactorSolver
+    from polyad.cp.problem import FitData
     from polyad.data.validation import Missing, TensorInput
-    from polyad.fitting import FitResult, Iteration
+    from polyad.fitting import Iteration
 
 # Features whose spread is this part of their size are constant but for rounding.
 _FLAT = 1e-12
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SupervisedLearned(NonnegativeLearned):
+    """Components, and a classifier of their features."""
+
+    classes_: np.ndarray = saving.attribute(saving.labels("n_classes", kinds="Uiufb"))
+    coef_: np.ndarray = saving.attribute(saving.array("n_scores", "R"))
+    intercept_: np.ndarray = saving.attribute(saving.array("n_scores"))
 
 
 @documented
@@ -150,11 +160,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     """
 
     _score_name: ClassVar[str] = "accuracy"
-    _learned: ClassVar[dict[str, saving.Rule]] = {
-        "classes_": saving.labels("n_classes", kinds="Uiufb"),
-        "coef_": saving.array("n_scores", "R"),
-        "intercept_": saving.array("n_scores"),
-    }
+    _learns = SupervisedLearned
     classes_: np.ndarray
     coef_: np.ndarray
     intercept_: np.ndarray
@@ -269,7 +275,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         array of shape (n_samples,) or (n_samples, n_classes)
             For two classes the log-odds of the second.
         """
-        return self._scores_of(self._features(X, mask)[0])
+        return self._scores_of(self._transformed(X, mask)[0])
 
     def _scores_of(self, features: Array) -> np.ndarray:
         rows = to_numpy(features).astype(np.float64)
@@ -312,7 +318,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         -------
         array of shape (n_samples,)
         """
-        return self._classes_of(self._features(X, mask)[0])
+        return self._classes_of(self._transformed(X, mask)[0])
 
     # A classifier cannot be scored without classes.
     def score(  # type: ignore[override]
@@ -334,7 +340,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         mask : array of bool, default=None
             For dense data, True where an entry was observed.
         """
-        features, samples = self._features(X, mask)
+        features, samples = self._transformed(X, mask)
         predicted = self._classes_of(features)
         values, known = self._read_target(y, samples)
         if len(known) != len(predicted):
@@ -376,9 +382,8 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     def _problem(self, given: TensorInput) -> Problem:
         return build_problem(given.data, self.missing)
 
-    def _informed_solver(
-        self, given: TensorInput, y: Any, problem: Problem, fixed_modes: list[int]
-    ) -> SupervisedLeastSquares:
+    def _read(self, given: TensorInput, y: Any) -> FitData:
+        problem = super()._read(given, y)
         values, known = self._read_target(y, given.labels[0])
         if len(known) != given.shape[0]:
             message = (
@@ -386,31 +391,33 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
                 f"{given.shape[0]} and y has {len(known)}. Give one class per sample."
             )
             raise InvalidInputError(message)
-        labels = read_labels(values, known)
-        if 0 in fixed_modes:
+        problem.side = read_labels(values, known)
+        if 0 in problem.fixed_modes:
             message = (
                 "fixed_modes has mode 0, the samples, through which the labels act. Free it, or "
                 "use NonnegativeCP and a classifier on its features."
             )
             raise InvalidInputError(message)
+        return problem
+
+    def _solver(self, problem: Problem) -> SupervisedLeastSquares:
         return SupervisedLeastSquares(
             problem,
-            labels,
+            problem.side,
             label_weight=float(self.label_weight),
             label_ridge=float(self.label_ridge),
-            sparsity=self._sparsities(len(given.shape)),
+            sparsity=self._sparsities(len(problem.shape)),
             ridge=float(self.ridge),
-            fixed_modes=fixed_modes,
+            fixed_modes=problem.fixed_modes,
         )
 
     def _sparsities(self, n_modes: int) -> list[float]:
         return read_weights("sparsity", self.sparsity, n_modes)
 
-    def _store(self, solver: FactorSolver[Any], result: FitResult[Any]) -> None:
-        super()._store(solver, result)
-        solver = cast("SupervisedLeastSquares", solver)
+    def _learned(self, solver: Any, state: Any) -> SupervisedLearned:
+        learned = super()._learned(solver, state)
         # Rows as transform will find them: new samples have no labels that could help.
-        rows = to_numpy(self._rows(solver.problem)).astype(np.float64)
+        rows = to_numpy(self._rows(solver.problem, learned)).astype(np.float64)
         labelled = rows[solver.labels.positions]
         centre, spread = labelled.mean(axis=0), labelled.std(axis=0)
         # A feature that never changes tells nothing.
@@ -422,17 +429,21 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         weights = weights * 2.0**-solver.problem.exponent
         if solver.labels.n_classes == 2:
             weights, intercept = weights[:, 1:] - weights[:, :1], intercept[1:] - intercept[:1]
-        self.coef_, self.intercept_ = np.ascontiguousarray(weights.T), intercept
-        self.classes_ = solver.labels.classes
+        return SupervisedLearned(
+            **vars(learned),
+            classes_=solver.labels.classes,
+            coef_=np.ascontiguousarray(weights.T),
+            intercept_=intercept,
+        )
 
-    def _is_nothing(self, solver: Any) -> bool:
+    def _is_nothing(self, problem: Any, learned: Any) -> bool:
         # The labels alone keep rows of the fit above zero, where transform finds nothing.
-        is_flat = not self.coef_.any() and not to_numpy(self._rows(solver.problem)).any()
-        return is_flat or super()._is_nothing(solver)
+        is_flat = not learned.coef_.any() and not to_numpy(self._rows(problem, learned)).any()
+        return is_flat or super()._is_nothing(problem, learned)
 
-    def _rows(self, problem: Problem) -> Array:
+    def _rows(self, problem: Problem, learned: NonnegativeLearned) -> Array:
         sparsity = self._sparsities(len(problem.shape))
-        return self._nonnegative_rows(problem, sparsity[0], self.ridge)
+        return self._nonnegative_rows(problem, learned, sparsity[0], self.ridge)
 
     def _check_restored(self) -> None:
         super()._check_restored()

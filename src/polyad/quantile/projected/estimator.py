@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -19,7 +20,12 @@ from polyad.quantile.deflation import (
     first_transforms,
     to_deflating_gaps,
 )
-from polyad.quantile.family import COMMON_CONSTRAINTS, POTENTIALS, QuantileFamily
+from polyad.quantile.family import (
+    COMMON_CONSTRAINTS,
+    POTENTIALS,
+    QuantileFamily,
+    QuantileLearned,
+)
 from polyad.quantile.maps import FeatureMaps, learned_maps
 from polyad.quantile.parameters import pinned_quantiles, softmax, to_gaps, to_logits
 from polyad.quantile.projectors import NMFProjector, Projector, SVDProjector
@@ -37,6 +43,32 @@ if TYPE_CHECKING:
     from polyad.quantile.features import FeatureTable
 
     Table = NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QMFQLearned(QuantileLearned):
+    """What QMFQ learns.
+
+    Besides components and transforms: the transforms before the projection, for which the data is
+    standardised by ``_data_centres`` and ``_data_rates``, and the fixed start of the projector.
+    """
+
+    normalizing_quantiles_: Array = saving.attribute(
+        saving.array("n1", "n_quantiles", low=0.0, increasing=True)
+    )
+    normalizing_weights_: Array = saving.attribute(saving.array("n1", "n_quantiles", shares=True))
+    normalizing_potentials_: Array = saving.attribute(POTENTIALS)
+    _data_centres: Array = saving.attribute(saving.array("n1"))
+    _data_rates: Array = saving.attribute(saving.array("n1", low=0.0))
+    _start: list[Array] = saving.attribute(
+        saving.any_of(
+            saving.parts(list),
+            saving.parts(list, saving.array("n1", "R", low=0.0), saving.array("R", "n0", low=0.0)),
+        )
+    )
+    _used: dict[str, Any] = saving.attribute(
+        saving.fields(epsilon=saving.number(1e-12), projector=saving.one_of("nmf", "svd"))
+    )
 
 
 @documented
@@ -148,27 +180,10 @@ class QMFQ(QuantileFamily):
     """
 
     _accepts_nan: ClassVar[bool] = False
-    _learned: ClassVar[dict[str, saving.Rule]] = {
-        "normalizing_quantiles_": saving.array("n1", "n_quantiles", low=0.0, increasing=True),
-        "normalizing_weights_": saving.array("n1", "n_quantiles", shares=True),
-        "normalizing_potentials_": POTENTIALS,
-        "_data_centres": saving.array("n1"),
-        "_data_rates": saving.array("n1", low=0.0),
-        "_start": saving.any_of(
-            saving.parts(list),
-            saving.parts(list, saving.array("n1", "R", low=0.0), saving.array("R", "n0", low=0.0)),
-        ),
-        "_used": saving.fields(epsilon=saving.number(1e-12), projector=saving.one_of("nmf", "svd")),
-    }
+    _learns = QMFQLearned
     normalizing_quantiles_: Array
     normalizing_weights_: Array
     normalizing_potentials_: Array
-    # The data is standardised with these before it is squashed and normalised.
-    _data_centres: Array
-    _data_rates: Array
-    # The fixed start of the projector.
-    _start: list[Array]
-    _lasting: ClassVar[tuple[str, ...]] = ("projector",)
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
@@ -232,7 +247,8 @@ class QMFQ(QuantileFamily):
         """
         given = self._validate_new(X)
         with thread_limit(self.n_jobs):
-            return np.ascontiguousarray(self._normalized(self._new_table(given)).T, self._dtype)
+            normalized = self._normalized(self._read_new(given), self._model())
+            return np.ascontiguousarray(normalized.T, self._dtype)
 
     def _objective(self, table: FeatureTable) -> ProjectedObjective:
         rank = int(self.n_components)
@@ -260,15 +276,16 @@ class QMFQ(QuantileFamily):
         return [*transforms, *self._objective(table).projector.start(table.shape, seed)]
 
     def _earlier_parameters(self) -> list[Table]:
+        learned = self._model()
         return [
-            to_deflating_gaps(np.asarray(self.normalizing_quantiles_, dtype=np.float64)),
-            to_logits(np.asarray(self.normalizing_weights_, dtype=np.float64)),
-            to_gaps(np.asarray(self.quantiles_, dtype=np.float64)),
-            to_logits(np.asarray(self.quantile_weights_, dtype=np.float64)),
-            *self._start,
+            to_deflating_gaps(np.asarray(learned.normalizing_quantiles_, dtype=np.float64)),
+            to_logits(np.asarray(learned.normalizing_weights_, dtype=np.float64)),
+            to_gaps(np.asarray(learned.quantiles_, dtype=np.float64)),
+            to_logits(np.asarray(learned.quantile_weights_, dtype=np.float64)),
+            *learned._start,
         ]
 
-    def _keep(self, solver: QuantileSolver[Any], state: Any) -> tuple[Table, Table]:
+    def _learned(self, solver: QuantileSolver[Any], state: Any) -> QMFQLearned:
         objective = cast("ProjectedObjective", solver.objective_function)
         table, parameters, potentials = objective.table, state.parameters, state.potentials
         given = Transforms(*parameters[:4])
@@ -280,10 +297,6 @@ class QMFQ(QuantileFamily):
             quantiles=deflating_quantiles(given.deflating_gaps),
             epsilon=float(self.epsilon),
         )
-        self.normalizing_quantiles_, self.normalizing_weights_ = inner.quantiles, inner.weights
-        self.normalizing_potentials_ = inner.potentials
-        self._data_centres, self._data_rates = inner.centres, inner.rates
-        self._start = parameters[4:]
         quantiles, _ = pinned_quantiles(given.gaps, table.low, table.high)
         maps = learned_maps(
             *(projection.loadings @ projection.scores, table.shares),
@@ -292,31 +305,38 @@ class QMFQ(QuantileFamily):
             quantiles=quantiles,
             epsilon=float(self.epsilon),
         )
-        self.quantiles_, self.quantile_weights_ = maps.quantiles, maps.weights
-        self.potentials_ = maps.potentials
-        self._centres, self._rates = maps.centres, maps.rates
-        return projection.scores.T, projection.loadings
+        fields, _, _ = self._canonical(table, maps, projection.scores.T, projection.loadings)
+        fields["_used"]["projector"] = self.projector
+        return QMFQLearned(
+            **fields,
+            normalizing_quantiles_=inner.quantiles,
+            normalizing_weights_=inner.weights,
+            normalizing_potentials_=inner.potentials,
+            _data_centres=inner.centres,
+            _data_rates=inner.rates,
+            _start=parameters[4:],
+        )
 
-    def _scores(self, table: FeatureTable) -> Table:
-        return self._projected(self._normalized(table), self.factors_[1].astype(np.float64))
-
-    def _projected(self, normalized: Table, loadings: Table) -> Table:
-        """Return the scores of normalized samples (d, n)."""
-        if self._used["projector"] == "nmf":
+    def _scores(self, table: FeatureTable, learned: QMFQLearned) -> Table:
+        loadings = learned.factors_[1].astype(np.float64)
+        normalized = self._normalized(table, learned)
+        if learned._used["projector"] == "nmf":
             return nonnegative_scores(normalized, loadings)
         return linear_scores(normalized, loadings)
 
-    def _normalized(self, table: FeatureTable) -> Table:
+    def _normalized(self, table: FeatureTable, learned: QMFQLearned) -> Table:
         """Return samples (d, n) after the first normalization."""
         maps = FeatureMaps(
-            *(self._data_centres, self._data_rates, self.normalizing_potentials_),
-            *(self.normalizing_weights_, self.normalizing_quantiles_, self._used["epsilon"]),
+            *(learned._data_centres, learned._data_rates, learned.normalizing_potentials_),
+            *(learned.normalizing_weights_, learned.normalizing_quantiles_),
+            learned._used["epsilon"],
         )
         return maps.values(table.shifted - table.guard)
 
     def _check_restored(self) -> None:
         super()._check_restored()
-        is_nmf = self._used["projector"] == "nmf"
-        if is_nmf != bool(self._start) or (is_nmf and min(map(np.min, self.factors_)) < 0):
+        learned = self._model()
+        is_nmf = learned._used["projector"] == "nmf"
+        if is_nmf != bool(learned._start) or (is_nmf and min(map(np.min, self.factors_)) < 0):
             message = "_start and factors_ are not those of its projector"
             raise ModelFileError(message)
