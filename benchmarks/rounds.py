@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-# Rounds that a library must be measured in while the machine is quiet, and the most that are tried.
-ROUNDS = 3
+# Rounds that are tried until a library was measured often enough while the machine was quiet.
 MOST_ROUNDS = 5
 # What fails is tried again once: a first process may have been ended while it compiled.
 MOST_FAILURES = 2
@@ -133,7 +132,7 @@ def against_polyad(title: str, libraries: Collection[str], watch: Watch) -> dict
     found = {"polyad": own}
     if own.seconds is None:
         return found
-    found["polyad"] = replace(own, ratio=1.0)
+    found["polyad"] = _relative(title, own, own)
     for library in libraries:
         if library != "polyad":
             found[library] = _relative(title, _measure(title, library, watch), own)

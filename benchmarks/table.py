@@ -87,7 +87,7 @@ def page_table(rows: pd.DataFrame) -> str:
             "library": rows["library"],
             "multiple": [text(ratio, ".3g") for ratio in rows["ratio"]],
             "rounds": [spread(row) for row in rows.to_dict("records")],
-            "error": [text(error, ".2g") for error in rows["error"]],
+            "error": [text(error, ".4g") for error in rows["error"]],
             "seconds": [text(seconds, ".3g") for seconds in rows["seconds"]],
             "version": rows["version"],
             "remark": rows["remark"].fillna(""),

@@ -5,7 +5,6 @@ import pytest
 from benchmarks import table
 from benchmarks.rounds import (
     MOST_ROUNDS,
-    ROUNDS,
     Case,
     Measurement,
     OutOfTimeError,
@@ -35,7 +34,7 @@ def rows(tmp_path, monkeypatch):
     return run, read
 
 
-def case_of(title, measurements, rounds=ROUNDS):
+def case_of(title, measurements, rounds=3):
     """Return a case whose only library is found as a list says, round by round."""
     left = iter(measurements)
     return Case(title, {"polyad": rounds}, lambda _pending, _watch: {"polyad": next(left)})
