@@ -72,13 +72,7 @@ class SampleSource(ABC):
 
     @abstractmethod
     def sweep(self, generator: np.random.Generator | None = None) -> Iterator[Batch]:
-        """Give all samples once, in batches.
-
-        Parameters
-        ----------
-        generator : numpy Generator, optional
-            Shuffles as far as the source allows it; without one, samples come in their order.
-        """
+        """Give all samples once, in batches, shuffled by a generator as far as the source can."""
 
     def first_informative(self, generator: np.random.Generator | None = None) -> Batch:
         """Return the first batch of a sweep that is not all zero, or the first if all are."""
