@@ -75,8 +75,8 @@ def exact_loss(data: Any, model: Any, *, binary: bool) -> float:
 
 def unit_of(data: Any, estimator: str, parameters: dict[str, Any]) -> float:
     """Return what a fit divides its data by."""
-    from polyad.cp.generalized.losses import read_loss
     from polyad.cp.generalized.problem import find_exponent
+    from polyad.losses.names import read_loss
 
     if estimator == "PoissonCP":
         return 1.0

@@ -15,7 +15,7 @@ SOURCE = Path(polyad.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 GROUND = {"core", "exceptions", "_version"}
-FLOORS = {"tensor", "transport", "fitting", "data"}
+FLOORS = {"tensor", "transport", "losses", "fitting", "data"}
 SKELETON = {"estimators"}
 ROOMS = {"cp", "quantile", "soft", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
@@ -27,6 +27,7 @@ MAY_USE = {
     **{floor: set() for floor in FLOORS},
     "data": {"tensor"},
     "transport": {"data"},
+    "losses": {"data"},
     "estimators": FLOORS,
     **{room: FLOORS | SKELETON for room in ROOMS},
     "wasserstein": FLOORS | SKELETON | {"cp"},
@@ -238,19 +239,15 @@ PUBLIC = {
             "data",
             "datasets",
         ),
-        *("exceptions", "factor_match_score", "fitting", "io", "load", "metrics", "quantile"),
-        *("report", "selection", "soft", "tensor", "transport", "wasserstein"),
+        *("exceptions", "factor_match_score", "fitting", "io", "load", "losses", "metrics"),
+        *("quantile", "report", "selection", "soft", "tensor", "transport", "wasserstein"),
         "wasserstein_distance",
     ],
     "polyad.cp": [
         *("CP", "GeneralizedCP", "NonnegativeCP", "PoissonCP", "SimilarityCP", "StochasticCP"),
         "SupervisedCP",
     ],
-    "polyad.cp.generalized": [
-        *("BernoulliLogitLoss", "BernoulliOddsLoss", "BetaDivergenceLoss", "CustomLoss"),
-        *("GammaLoss", "GaussianLoss", "GeneralizedCP", "HuberLoss", "Loss"),
-        *("NegativeBinomialLoss", "PoissonLogLoss", "PoissonLoss", "RayleighLoss"),
-    ],
+    "polyad.cp.generalized": ["GeneralizedCP"],
     "polyad.cp.nonnegative": ["NonnegativeCP"],
     "polyad.cp.poisson": ["PoissonCP"],
     "polyad.cp.similarity": ["SimilarityCP"],
@@ -268,6 +265,11 @@ PUBLIC = {
         *("from_pyttb", "from_sparse", "from_tensorly", "from_xarray", "load", "read_anndata"),
         *("read_tns", "to_pyttb", "to_sparse", "to_tensorly", "tensor_from_events", "to_xarray"),
         *("write_anndata", "write_tns"),
+    ],
+    "polyad.losses": [
+        *("BernoulliLogitLoss", "BernoulliOddsLoss", "BetaDivergenceLoss", "CustomLoss"),
+        *("GammaLoss", "GaussianLoss", "HuberLoss", "Loss", "NegativeBinomialLoss"),
+        *("PoissonLogLoss", "PoissonLoss", "RayleighLoss"),
     ],
     "polyad.metrics": [
         *("FeatureEvaluation", "core_consistency", "evaluate_features", "explained_variation"),

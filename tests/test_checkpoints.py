@@ -12,10 +12,10 @@ from sklearn.base import BaseEstimator
 
 import polyad
 from polyad import Checkpoint, LabelledTensor
-from polyad.cp.generalized import CustomLoss
 from polyad.exceptions import CheckpointError, PolyadError
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.fitting.identity import digest_of
+from polyad.losses import CustomLoss
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         exceptions,
         fitting,
         io,
+        losses,
         metrics,
         quantile,
         report,
@@ -74,8 +75,8 @@ _HOMES = {
     "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
-    *("cp", "data", "datasets", "exceptions", "fitting", "io", "metrics", "quantile", "report"),
-    *("selection", "soft", "tensor", "transport", "wasserstein"),
+    *("cp", "data", "datasets", "exceptions", "fitting", "io", "losses", "metrics", "quantile"),
+    *("report", "selection", "soft", "tensor", "transport", "wasserstein"),
 )
 
 __all__ = [
@@ -104,6 +105,7 @@ __all__ = [
     "fitting",
     "io",
     "load",
+    "losses",
     "metrics",
     "quantile",
     "report",

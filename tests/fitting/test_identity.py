@@ -13,9 +13,9 @@ import torch
 from scipy.sparse import coo_array, csr_array
 
 from polyad import KruskalTensor
-from polyad.cp.generalized import CustomLoss, HuberLoss
 from polyad.exceptions import CheckpointError
 from polyad.fitting.identity import digest_of, fit_identity, identify
+from polyad.losses import CustomLoss, HuberLoss
 
 SCALE = 2.0
 

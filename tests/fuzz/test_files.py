@@ -10,10 +10,10 @@ from sklearn.exceptions import NotFittedError
 
 import polyad
 from polyad import LabelledTensor
-from polyad.cp.generalized import HuberLoss
 from polyad.exceptions import ModelFileError, PolyadError
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.io.model import restored
+from polyad.losses import HuberLoss
 from tests.fuzz.mutations import mutated, mutated_bytes
 
 SHAPE = (7, 5, 4)

@@ -18,7 +18,6 @@ from sklearn.exceptions import NotFittedError
 
 import polyad
 from polyad import CP, QMF, GeneralizedCP, KruskalTensor, LabelledTensor, Status
-from polyad.cp.generalized import BetaDivergenceLoss, CustomLoss, GaussianLoss, HuberLoss
 from polyad.datasets import make_low_rank, make_sparse
 from polyad.exceptions import (
     InvalidInputError,
@@ -27,6 +26,7 @@ from polyad.exceptions import (
     PolyadError,
 )
 from polyad.fitting.archive import write_archive
+from polyad.losses import BetaDivergenceLoss, CustomLoss, GaussianLoss, HuberLoss
 from polyad.quantile.divergence import KullbackLeibler
 
 DATA = Path(__file__).parent.parent / "stored"

@@ -20,9 +20,7 @@ from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.sparse import canonicalize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     from polyad.core.arrays import Array
 
@@ -34,13 +32,10 @@ __all__ = [
     "describe_entries",
     "first_position",
     "refuse_negative",
-    "try_function",
 ]
 
 Missing = Literal["zero", "unobserved"]
 
-# How a function of a user fails that was not made for arrays.
-_FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 # Beyond these sizes of the largest entry, squares leave the range of the number type.
 _LARGEST = {"float32": 1e15, "float64": 1e120}
 
@@ -290,32 +285,3 @@ def _masked(given: TensorInput, mask: Any) -> Array:
         raise InvalidInputError(message)
     nan = xp.full_like(given.data, math.nan)
     return xp.where(observed, given.data, nan)
-
-
-def try_function(
-    function: Callable[..., Any], title: str, arguments: tuple[NDArray[Any], ...]
-) -> NDArray[Any]:
-    """Return what a function of a user gives for some entries, if it is a number for each.
-
-    It must leave its arguments, arrays of one shape, as they are. ``title`` is its name in
-    messages.
-    """
-    given = tuple(argument.copy() for argument in arguments)
-    try:
-        found = np.asarray(function(*given))
-    except _FAILURES as error:
-        message = f"{title}, given NumPy arrays, failed with {type(error).__name__}: {error}"
-        raise InvalidInputError(message) from error
-    if found.dtype.kind not in "biuf":
-        message = f"{title} gave {found.dtype} numbers; real numbers are needed."
-        raise InvalidTypeError(message)
-    if found.shape != given[0].shape:
-        message = (
-            f"{title} gave the shape {found.shape} for arrays of shape {given[0].shape}; a number "
-            "for each entry is needed."
-        )
-        raise InvalidInputError(message)
-    if not all(map(np.array_equal, given, arguments)):
-        message = f"{title} changes its arguments; it must leave them as they are."
-        raise InvalidInputError(message)
-    return found

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.core.arrays import to_numpy
-from polyad.data.validation import refuse_negative, try_function
+from polyad.data.validation import refuse_negative
 from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.losses.checks import try_function
 from polyad.quantile.divergence import Frobenius, KullbackLeibler, needs_positive
 
 if TYPE_CHECKING:

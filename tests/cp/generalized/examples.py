@@ -3,8 +3,8 @@
 import numpy as np
 
 from polyad import KruskalTensor
-from polyad.cp.generalized import CustomLoss
-from polyad.cp.generalized.losses import LOSSES, read_loss
+from polyad.losses import CustomLoss
+from polyad.losses.names import LOSSES, read_loss
 
 COSH = CustomLoss(
     lambda x, m: np.cosh(m - x) - 1,

@@ -6,8 +6,8 @@ import torch
 from scipy.sparse import coo_array
 
 from polyad import GeneralizedCP
-from polyad.cp.generalized import BetaDivergenceLoss
 from polyad.exceptions import PolyadError
+from polyad.losses import BetaDivergenceLoss
 from tests.cp.generalized.examples import data_for
 
 X = data_for("poisson")

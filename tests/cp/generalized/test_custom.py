@@ -6,10 +6,10 @@ from scipy.sparse import coo_array
 from scipy.special import expit
 
 from polyad import GeneralizedCP
-from polyad.cp.generalized import CustomLoss
-from polyad.cp.generalized.loss import PositiveLoss
-from polyad.cp.generalized.trial import check_loss
 from polyad.exceptions import NumericalError, PolyadError
+from polyad.losses import CustomLoss
+from polyad.losses.checks import check_loss
+from polyad.losses.loss import PositiveLoss
 
 SHAPE = (6, 5, 4)
 POSITIVE = np.random.default_rng(0).gamma(2.0, 1.0, SHAPE) + 0.1

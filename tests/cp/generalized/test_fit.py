@@ -22,9 +22,9 @@ from polyad import (
     factor_match_score,
     load,
 )
-from polyad.cp.generalized import BetaDivergenceLoss, CustomLoss, HuberLoss, NegativeBinomialLoss
-from polyad.cp.generalized.losses import read_loss
 from polyad.exceptions import DataWarning, PolyadError
+from polyad.losses import BetaDivergenceLoss, CustomLoss, HuberLoss, NegativeBinomialLoss
+from polyad.losses.names import read_loss
 from tests.cp.generalized.examples import (
     COSH,
     LOSS,

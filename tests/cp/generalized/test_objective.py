@@ -7,9 +7,9 @@ from scipy.sparse import coo_array
 
 from polyad.core.threads import thread_limit
 from polyad.cp.generalized import cells
-from polyad.cp.generalized.losses import read_loss
 from polyad.cp.generalized.objective import ZerosProblem, build_problem
 from polyad.data.validation import as_tensor_input
+from polyad.losses.names import read_loss
 from tests.cp.generalized.examples import LOSS, NAMES, TAKES_ZERO, data_for, factors_for, twin
 
 SHAPES = [(6, 5), (6, 5, 4), (4, 3, 3, 2)]

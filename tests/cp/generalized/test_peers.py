@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from polyad import GeneralizedCP
-from polyad.cp.generalized import BetaDivergenceLoss, HuberLoss, NegativeBinomialLoss
-from polyad.cp.generalized.losses import read_loss
 from polyad.cp.generalized.objective import build_problem
 from polyad.data.validation import as_tensor_input
+from polyad.losses import BetaDivergenceLoss, HuberLoss, NegativeBinomialLoss
+from polyad.losses.names import read_loss
 
 SHAPE = (5, 4, 3)
 WAVE = np.sin(1.0 + 1.7 * np.arange(60.0).reshape(SHAPE))

@@ -5,8 +5,8 @@ import pytest
 from scipy.sparse import coo_array
 
 from polyad import GeneralizedCP
-from polyad.cp.generalized import HuberLoss
 from polyad.exceptions import CheckpointError
+from polyad.losses import HuberLoss
 from tests.cp.generalized.examples import data_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

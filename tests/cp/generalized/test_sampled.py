@@ -13,19 +13,19 @@ from sklearn.exceptions import ConvergenceWarning
 
 from polyad import GeneralizedCP
 from polyad.core.threads import thread_limit
-from polyad.cp.generalized import (
-    BernoulliLogitLoss,
-    BernoulliOddsLoss,
-    CustomLoss,
-    GaussianLoss,
-    PoissonLoss,
-)
 from polyad.cp.generalized.sampled import SampledOptions, SampledSolver
 from polyad.exceptions import Status
 from polyad.fitting import Checkpoint
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.fitting.driver import FitOptions, begin, run
 from polyad.fitting.saved import pack_result, unpack_result
+from polyad.losses import (
+    BernoulliLogitLoss,
+    BernoulliOddsLoss,
+    CustomLoss,
+    GaussianLoss,
+    PoissonLoss,
+)
 from polyad.tensor.alignment import factor_match_score
 from polyad.tensor.kruskal import KruskalTensor
 from tests.cp.generalized.planted import (

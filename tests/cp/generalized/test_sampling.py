@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array
 
 from polyad.core.threads import thread_limit
-from polyad.cp.generalized import (
-    BernoulliLogitLoss,
-    BernoulliOddsLoss,
-    GaussianLoss,
-    HuberLoss,
-    PoissonLogLoss,
-    PoissonLoss,
-    kernels,
-)
+from polyad.cp.generalized import kernels
 from polyad.cp.generalized.sampling import Sampler, Strata
 from polyad.cp.generalized.tangent import (
     Tangent,
     known_gradient,
     sum_over_all,
     tangent_at,
+)
+from polyad.losses import (
+    BernoulliLogitLoss,
+    BernoulliOddsLoss,
+    GaussianLoss,
+    HuberLoss,
+    PoissonLogLoss,
+    PoissonLoss,
 )
 from polyad.tensor.sparse import SparseTensor
 from tests.cp.generalized.planted import dense_model, exact_gradient, exact_sum, random_sparse

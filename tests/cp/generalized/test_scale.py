@@ -7,12 +7,12 @@ import pytest
 from scipy.sparse import coo_array
 
 from polyad import GeneralizedCP
-from polyad.cp.generalized import BetaDivergenceLoss
-from polyad.cp.generalized.losses import LOSSES, read_loss
 from polyad.cp.generalized.objective import build_problem
 from polyad.cp.generalized.rows import solve_rows
 from polyad.cp.generalized.solver import QuasiNewtonCP
 from polyad.data.validation import as_tensor_input
+from polyad.losses import BetaDivergenceLoss
+from polyad.losses.names import LOSSES, read_loss
 
 HOMOGENEOUS = {
     **{name: read_loss(name) for name in ("gaussian", "poisson", "gamma", "rayleigh", "beta")},

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.cp.generalized.loss import Loss
+    from polyad.losses import Loss
 
     Matrix = NDArray[np.float64]
 

@@ -14,8 +14,6 @@ from sklearn.utils import check_random_state
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, CPLearned
-from polyad.cp.generalized.loss import Loss
-from polyad.cp.generalized.losses import read_loss, restored_loss, stored_loss
 from polyad.cp.generalized.objective import ZerosProblem, build_problem
 from polyad.cp.generalized.rows import solve_rows
 from polyad.cp.generalized.sampled import SampledOptions, SampledSolver
@@ -26,6 +24,8 @@ from polyad.cp.start import given_start, make_start
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, PolyadError
+from polyad.losses import Loss
+from polyad.losses.names import read_loss, restored_loss, stored_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -78,7 +78,7 @@ class GeneralizedCP(CPFamily):
 
     ``'bernoulli'`` is short for ``'bernoulli-odds'``. Some papers call the decomposition with
     ``'gamma'`` CP-Continuous and with ``'bernoulli'`` CP-Binary. Losses with parameters are given
-    as objects of :mod:`polyad.cp.generalized`, for example ``loss=HuberLoss(0.5)``, and so are
+    as objects of :mod:`polyad.losses`, for example ``loss=HuberLoss(0.5)``, and so are
     losses of your own, ``loss=CustomLoss(value, derivative)``.
 
     Use it when squared error is the wrong loss. For squared error, :class:`~polyad.CP` and

@@ -23,11 +23,10 @@ from scipy.sparse import coo_array
 
 from polyad.core.arrays import Array, to_numpy
 from polyad.cp.generalized.cells import Cells
-from polyad.cp.generalized.discrete import PoissonLoss
-from polyad.cp.generalized.loss import ZERO, Loss
-from polyad.cp.generalized.losses import GaussianLoss
-from polyad.cp.generalized.problem import GeneralizedProblem, check_domain, find_exponent
-from polyad.cp.generalized.trial import check_loss
+from polyad.cp.generalized.problem import GeneralizedProblem, find_exponent
+from polyad.losses import GaussianLoss, PoissonLoss
+from polyad.losses.checks import check_domain, check_loss
+from polyad.losses.loss import ZERO, Loss
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import (
     cheapest_cut,

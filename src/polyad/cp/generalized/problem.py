@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,19 +21,15 @@ from scipy.sparse import coo_array
 
 from polyad.core.arrays import Array, to_numpy
 from polyad.cp.problem import FitData
-from polyad.data.validation import describe_entries, refuse_negative
-from polyad.exceptions import InvalidInputError
 from polyad.fitting.quasi_newton import QuasiNewton
 from polyad.tensor.dense import DenseTensor
-from polyad.tensor.sparse import canonicalize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from polyad.cp.generalized.loss import Loss
-    from polyad.data.validation import TensorInput
+    from polyad.losses import Loss
     from polyad.tensor.sparse import SparseTensor
 
     Matrix = NDArray[np.float64]
@@ -153,45 +148,6 @@ class GeneralizedProblem(FitData, ABC):
             for mode, own in enumerate(seen)
             if own is not None and not own.all()
         ]
-
-
-def check_domain(given: TensorInput, loss: Loss, *, zeros: bool) -> None:
-    """Refuse data that a loss is not made for, naming the first such value.
-
-    Parameters
-    ----------
-    given : TensorInput
-        Validated data.
-    loss : Loss
-        The loss.
-    zeros : bool
-        Whether entries that sparse data does not store are zeros.
-    """
-    stored = given.data.data if given.is_sparse else given.data
-    xp = array_namespace(stored)
-    name = f"loss={loss.name!r} is for {loss.domain}"
-    if zeros and given.is_sparse and not bool(loss.accepts(np.zeros(1))[0]):
-        message = (
-            f"{name}, and the entries that the sparse data does not store are zeros. Fit with "
-            "missing='unobserved' if they are not known rather than zero, or use another loss, "
-            "such as loss='poisson'."
-        )
-        raise InvalidInputError(message)
-    bad = ~(loss.accepts(stored) | xp.isnan(stored))
-    if given.is_sparse and bad.any():
-        # Parts of an entry may be what their sum is not.
-        given = replace(given, data=canonicalize(given.data))
-        stored = given.data.data
-        bad = ~loss.accepts(stored)
-    if not bool(xp.any(bad)):
-        return
-    if bool(xp.any(bad & (stored < 0))):
-        refuse_negative(given, f"{name}. {loss.advice}")
-    message = (
-        f"Values in data that the loss cannot take: {describe_entries(given, bad)}. {name}. "
-        f"{loss.advice}"
-    )
-    raise InvalidInputError(message)
 
 
 def find_exponent(data: Any, loss: Loss, *, zeros: bool) -> int:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.cp.generalized.loss import Loss
     from polyad.cp.generalized.problem import GeneralizedProblem
+    from polyad.losses import Loss
 
     Matrix = NDArray[np.float64]
     Chunk = tuple[slice, Callable[[], Samples]]

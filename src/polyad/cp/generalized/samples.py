@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from polyad.cp.generalized.discrete import PoissonLoss
-from polyad.cp.generalized.losses import GaussianLoss
 from polyad.fitting.row_newton import Rows, RowSource
+from polyad.losses import GaussianLoss, PoissonLoss
 from polyad.tensor.products import gram_product, khatri_rao
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.cp.generalized.loss import Loss
+    from polyad.losses import Loss
 
     Matrix = NDArray[np.float64]
 

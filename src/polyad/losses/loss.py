@@ -1,4 +1,20 @@
-"""What a loss of generalized CP is, and losses that users write themselves."""
+r"""Losses of generalized CP: small objects that say how a model value misses an entry.
+
+A loss is a function :math:`f(x, m)` of an entry :math:`x` and the value :math:`m` of the model
+there, with its derivatives in :math:`m`, the data it accepts, and the mean of the data that a model
+value stands for. All functions work elementwise on arrays of any array-API namespace.
+
+Where it is possible, :math:`f` is zero at the best :math:`m` for its :math:`x` and positive
+elsewhere (half the deviance), so that a relative change of the objective means something. What
+this adds to the likelihood does not depend on :math:`m`; it is ``offset``, which a fit adds once.
+
+Losses that are bounded below take logarithms or powers of :math:`m \ge 0`. They are functions of
+:math:`m + 10^{-10} x`, so that an exact zero of the model has a finite loss, and small entries are
+treated as large ones are.
+
+Reference: D. Hong, T. G. Kolda, J. A. Duersch, "Generalized Canonical Polyadic Tensor
+Decomposition", SIAM Review 62 (2020), doi:10.1137/18M1203626, table 1.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +172,7 @@ class CustomLoss(Loss):
     Examples
     --------
     >>> import numpy as np
-    >>> from polyad.cp.generalized import CustomLoss
+    >>> from polyad.losses import CustomLoss
     >>> loss = CustomLoss(lambda x, m: np.cosh(m - x) - 1, lambda x, m: np.sinh(m - x))
     >>> loss.value(np.zeros(2), np.zeros(2))
     array([0., 0.])

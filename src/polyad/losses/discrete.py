@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace
 
-from polyad.cp.generalized.loss import (
+from polyad.losses.loss import (
     EPSILON,
     Loss,
     PositiveLoss,

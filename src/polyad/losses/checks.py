@@ -1,4 +1,4 @@
-"""Losses of one's own, tried before the fit: what they return, and their derivative."""
+"""What is checked before a fit: the data against its loss, and a loss of the user's own."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from polyad.core.arrays import to_numpy
-from polyad.cp.generalized.losses import LOSSES
-from polyad.data.validation import try_function
-from polyad.exceptions import InvalidInputError
+from polyad.data.validation import describe_entries, refuse_negative
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.losses.names import LOSSES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from polyad.core.arrays import Array
-    from polyad.cp.generalized.loss import Loss
+    from polyad.data.validation import TensorInput
+    from polyad.losses.loss import Loss
 
     Vector = NDArray[np.float64]
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 _TRIED, _SEEN = 32, 1 << 14
 # Golden section: model values all over a range. In it they are the entry times up to this power of
 # two, or as far away as entries are from each other; those without a unit are about as large.
-_GOLDEN = 0.6180339887498949
+GOLDEN = 0.6180339887498949
 _POWERS = 2.0
 # Differences are known to this part of them, but not where they overflow; rounding may spoil one.
 _CLOSE, _MOST = 0.02, 0.04
@@ -33,23 +36,61 @@ _SOME, _FEW = 0.5, 0.1
 # the way down to the far ones by which a loss without a least value falls on from there.
 _FAR, _FARTHER = 1e4, 1e8
 _ON = 0.1
+# How a function of a user fails that was not made for arrays.
+_FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def check_domain(given: TensorInput, loss: Loss, *, zeros: bool) -> None:
+    """Refuse data that a loss is not made for, naming the first such value.
+
+    Entries that sparse data does not store are zeros, or not known.
+    """
+    stored = given.data.data if given.is_sparse else given.data
+    xp = array_namespace(stored)
+    name = f"loss={loss.name!r} is for {loss.domain}"
+    if zeros and given.is_sparse and not bool(loss.accepts(np.zeros(1))[0]):
+        message = (
+            f"{name}, and the entries that the sparse data does not store are zeros. Fit with "
+            "missing='unobserved' if they are not known rather than zero, or use another loss, "
+            "such as loss='poisson'."
+        )
+        raise InvalidInputError(message)
+    bad = ~(loss.accepts(stored) | xp.isnan(stored))
+    if not bool(xp.any(bad)):
+        return
+    if bool(xp.any(bad & (stored < 0))):
+        refuse_negative(given, f"{name}. {loss.advice}")
+    message = (
+        f"Values in data that the loss cannot take: {describe_entries(given, bad)}. {name}. "
+        f"{loss.advice}"
+    )
+    raise InvalidInputError(message)
 
 
 def check_loss(loss: Loss, stored: Array) -> None:
-    """Refuse a loss of one's own whose numbers cannot be used, or whose derivative is none.
-
-    Parameters
-    ----------
-    loss : Loss
-        Those that have a name are known to be right.
-    stored : array
-        Entries that it accepts; NaN is missing.
-    """
+    """Try a loss of the user's own on some of its entries, where NaN is missing."""
     if type(loss) in LOSSES.values():
         return
-    x, m, step = _points(loss, stored)
+    x, m, unit = _points(loss, stored)
     if not x.size:
         return
+    try_loss(loss, x, m, unit)
+    falls = [sign for sign in (1.0, -1.0) if sign > loss.lower and _falls(loss, x, m, sign)]
+    if falls:
+        message = (
+            f"value(x, m) of loss={loss!r} falls without end for m towards "
+            f"{'-' if falls[0] < 0 else ''}infinity, so that no model is the best. The value must "
+            "be the smaller the better the fit: give minus a log-likelihood, and the derivative of "
+            "that."
+        )
+        raise InvalidInputError(message)
+
+
+def try_loss(loss: Loss, x: Vector, m: Vector, unit: Vector) -> None:
+    """Refuse a loss whose numbers cannot be used, or whose derivative is none.
+
+    ``unit`` is the size that a difference of model values counts by.
+    """
     title = f"(x, m) of loss={loss!r}"
     with np.errstate(all="ignore"):  # losses may overflow far from the data
         value = try_function(loss.value, f"value{title}", (x, m))
@@ -57,7 +98,7 @@ def check_loss(loss: Loss, stored: Array) -> None:
         try_function(loss.curvature, f"curvature{title}", (x, m))
         try_function(loss.mean, f"mean(m) of loss={loss!r}", (m,))
         fine = float(np.finfo(value.dtype if value.dtype.kind == "f" else np.float64).eps)
-        length = np.cbrt(fine) * step
+        length = np.cbrt(fine) * unit
         above, below = m + length, m - length
         up, down = (try_function(loss.value, f"value{title}", (x, at)) for at in (above, below))
         difference = (np.asarray(up, np.float64) - down) / (above - below)
@@ -90,14 +131,34 @@ def check_loss(loss: Loss, stored: Array) -> None:
             f"{wrong.mean():.0%} of the points that were tried."
         )
         raise InvalidInputError(message)
-    falls = [sign for sign in (1.0, -1.0) if sign > loss.lower and _falls(loss, x, m, sign)]
-    if falls:
+
+
+def try_function(
+    function: Callable[..., Any], title: str, arguments: tuple[NDArray[Any], ...]
+) -> NDArray[Any]:
+    """Return what a function of the user's gives for arrays of one shape: a number for each entry.
+
+    ``title`` is what the messages of a refusal call it.
+    """
+    given = tuple(argument.copy() for argument in arguments)
+    try:
+        found = np.asarray(function(*given))
+    except _FAILURES as error:
+        message = f"{title}, given NumPy arrays, failed with {type(error).__name__}: {error}"
+        raise InvalidInputError(message) from error
+    if found.dtype.kind not in "biuf":
+        message = f"{title} gave {found.dtype} numbers; real numbers are needed."
+        raise InvalidTypeError(message)
+    if found.shape != given[0].shape:
         message = (
-            f"value{title} falls without end for m towards {'-' if falls[0] < 0 else ''}infinity, "
-            "so that no model is the best. The value must be the smaller the better the fit: give "
-            "minus a log-likelihood, and the derivative of that."
+            f"{title} gave the shape {found.shape} for arrays of shape {given[0].shape}; a number "
+            "for each entry is needed."
         )
         raise InvalidInputError(message)
+    if not all(map(np.array_equal, given, arguments)):
+        message = f"{title} changes its arguments; it must leave them as they are."
+        raise InvalidInputError(message)
+    return found
 
 
 def _falls(loss: Loss, x: Vector, m: Vector, sign: float) -> bool:
@@ -114,7 +175,7 @@ def _points(loss: Loss, stored: Array) -> tuple[Vector, Vector, Vector]:
     entries = _some(stored)
     if not entries.size:
         return entries, entries, entries
-    part = _GOLDEN * np.arange(1, entries.size + 1) % 1.0
+    part = GOLDEN * np.arange(1, entries.size + 1) % 1.0
     sizes = np.abs(entries[entries != 0])
     typical = float(np.median(sizes)) if sizes.size else 1.0
     if loss.lower == 0:

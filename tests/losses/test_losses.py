@@ -8,15 +8,15 @@ from array_api_compat import array_namespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyad.cp.generalized import (
+from polyad.exceptions import PolyadError
+from polyad.losses import (
     BetaDivergenceLoss,
     CustomLoss,
     GaussianLoss,
     HuberLoss,
     NegativeBinomialLoss,
 )
-from polyad.cp.generalized.losses import LOSSES, read_loss
-from polyad.exceptions import PolyadError
+from polyad.losses.names import LOSSES, read_loss
 
 ALL = {
     **{name: read_loss(name) for name in LOSSES},

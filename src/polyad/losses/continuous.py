@@ -1,38 +1,15 @@
-r"""Losses of generalized CP: small objects that say how a model value misses an entry.
-
-A loss is a function :math:`f(x, m)` of an entry :math:`x` and the value :math:`m` of the model
-there, with its derivatives in :math:`m`, the data it accepts, and the mean of the data that a model
-value stands for. All functions work elementwise on arrays of any array-API namespace.
-
-Where it is possible, :math:`f` is zero at the best :math:`m` for its :math:`x` and positive
-elsewhere (half the deviance), so that a relative change of the objective means something. What
-this adds to the likelihood does not depend on :math:`m`; it is ``offset``, which a fit adds once.
-
-Losses that are bounded below take logarithms or powers of :math:`m \ge 0`. They are functions of
-:math:`m + 10^{-10} x`, so that an exact zero of the model has a finite loss, and small entries are
-treated as large ones are.
-
-Reference: D. Hong, T. G. Kolda, J. A. Duersch, "Generalized Canonical Polyadic Tensor
-Decomposition", SIAM Review 62 (2020), doi:10.1137/18M1203626, table 1.
-"""
+"""Losses of continuous data."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace
 
-from polyad.cp.generalized.discrete import (
-    BernoulliLogitLoss,
-    BernoulliOddsLoss,
-    NegativeBinomialLoss,
-    PoissonLogLoss,
-    PoissonLoss,
-)
-from polyad.cp.generalized.loss import (
-    CustomLoss,
+from polyad.exceptions import InvalidInputError
+from polyad.losses.loss import (
     Loss,
     PositiveLoss,
     above_zero,
@@ -40,7 +17,6 @@ from polyad.cp.generalized.loss import (
     overwritten_log,
     x_log_x,
 )
-from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
     from polyad.core.arrays import Array
@@ -297,81 +273,3 @@ class BetaDivergenceLoss(PositiveLoss):
     def accepts(self, x: Array) -> Array:
         """Say of each entry whether its divergence is finite."""
         return x >= 0 if self.beta > 0 else x > 0
-
-
-#: The losses that ``loss=`` knows by name.
-LOSSES: dict[str, type[Loss]] = {
-    kind.name: kind
-    for kind in (
-        *(GaussianLoss, PoissonLoss, PoissonLogLoss, BernoulliOddsLoss, BernoulliLogitLoss),
-        *(GammaLoss, RayleighLoss, HuberLoss, BetaDivergenceLoss, NegativeBinomialLoss),
-    )
-}
-_ALIASES = {"bernoulli": "bernoulli-odds"}
-
-
-def stored_loss(loss: Any) -> Any:
-    """Return a loss as a model file holds it: a name, or a dict of the name and the parameters.
-
-    Code of the user's own is not kept, and is called :attr:`CustomLoss.name`.
-
-    Parameters
-    ----------
-    loss : str or Loss
-        As the estimator has it.
-    """
-    if isinstance(loss, str):
-        return restored_loss(loss)
-    return loss.portable() if type(loss) in LOSSES.values() else CustomLoss.name
-
-
-def restored_loss(content: Any) -> Any:
-    """Undo :func:`stored_loss`.
-
-    Parameters
-    ----------
-    content : str or dict
-        What the file holds.
-    """
-    name, parameters = content, {}
-    if isinstance(content, dict):
-        parameters = dict(content)
-        name = parameters.pop("name")
-    if name == CustomLoss.name:
-        return name
-    found = read_loss(name)
-    return type(found)(**parameters) if isinstance(content, dict) else name
-
-
-def read_loss(loss: Any) -> Loss:
-    """Return the loss that a user asked for.
-
-    Parameters
-    ----------
-    loss : str or Loss
-        A name of :data:`LOSSES`, ``'bernoulli'`` for ``'bernoulli-odds'``, or a loss.
-    """
-    if isinstance(loss, Loss):
-        return loss
-    names = ", ".join(map(repr, (*LOSSES, *_ALIASES)))
-    if isinstance(loss, str):
-        name = _ALIASES.get(loss, loss)
-        if name in LOSSES:
-            return LOSSES[name]()
-        if name == CustomLoss.name:
-            message = (
-                "loss='custom' stands for a loss of your own, which a model file does not hold. "
-                "Set it again, for example model.set_params(loss=CustomLoss(value, derivative))."
-            )
-            raise InvalidInputError(message)
-        message = (
-            f"loss={loss!r} is not known. Give one of {names}, or a loss with parameters of its "
-            "own from polyad.cp.generalized, such as HuberLoss(0.5) or CustomLoss(value, "
-            "derivative)."
-        )
-        raise InvalidInputError(message)
-    message = (
-        f"loss is a {type(loss).__name__}. Give a name ({names}) or a Loss, such as HuberLoss(0.5) "
-        "or CustomLoss(value, derivative)."
-    )
-    raise InvalidTypeError(message)
