@@ -85,10 +85,6 @@ class QMF(QuantileFamily):
         How entries and model are compared: the generalised Kullback-Leibler divergence, for data
         that is not negative; half the squared difference; or an object with ``value(x, y)`` and
         ``derivative(x, y)``, the latter with respect to the model ``y``, both entry by entry.
-    ridge : float, default=1e-3
-        The weight of the squares of the free numbers of the factors (their logarithms if they are
-        not negative), relative to the divergence of a model that knows the mean of each feature
-        only.
     solver : {'adam', 'lbfgs'}, default='adam'
         Adam, or limited-memory BFGS. Both use exact gradients.
     learning_rate : float, default=0.05
@@ -104,6 +100,9 @@ class QMF(QuantileFamily):
     tol : float, default=1e-3
         Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
         before by less than this part of it. Zero always does ``max_iter`` iterations.
+    ridge : float, default=1e-3
+        The weight of the squares of the factors (of their logarithms if they are not negative),
+        relative to the divergence of a model that knows the mean of each feature only.
     {time_budget, random_state}
         Also the order of batches.
     {n_jobs, warm_start, checkpoint, callbacks, verbose}
@@ -185,7 +184,6 @@ class QMF(QuantileFamily):
         epsilon: float = 1e-2,
         nonnegative: bool = True,
         divergence: Any = "kl",
-        ridge: float = 1e-3,
         solver: str = "adam",
         learning_rate: float = 0.05,
         batch_size: int | None = None,
@@ -193,6 +191,7 @@ class QMF(QuantileFamily):
         n_init: int = 1,
         max_iter: int = 2000,
         tol: float = 1e-3,
+        ridge: float = 1e-3,
         time_budget: float | None = None,
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
@@ -206,7 +205,6 @@ class QMF(QuantileFamily):
         self.epsilon = epsilon
         self.nonnegative = nonnegative
         self.divergence = divergence
-        self.ridge = ridge
         self.solver = solver
         self.learning_rate = learning_rate
         self.batch_size = batch_size
@@ -214,6 +212,7 @@ class QMF(QuantileFamily):
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
+        self.ridge = ridge
         self.time_budget = time_budget
         self.random_state = random_state
         self.n_jobs = n_jobs
