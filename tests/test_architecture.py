@@ -220,7 +220,7 @@ def test_the_rules_see_an_offence(text):
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_files_stay_readable(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 800
 
 
 # What is public.
