@@ -65,6 +65,18 @@ def test_docstrings_list_what_is_learned(name):
     assert set(", ".join(documented).split(", ")) == public
 
 
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_methods_describe_their_parameters(name):
+    methods = inspect.getmembers(getattr(polyad, name), inspect.isfunction)
+    for title, method in methods:
+        if title.startswith("_") or not method.__module__.startswith("polyad"):
+            continue
+        parameters = list(inspect.signature(method).parameters)[1:]
+        text = inspect.getdoc(method).split("\nReturns\n")[0]
+        assert re.findall(r"^(\w+) : ", text, flags=re.MULTILINE) == parameters, title
+        assert "default=<" not in text, title
+
+
 def test_shared_descriptions_are_inserted_with_defaults_and_additions():
     @documented
     class Example:

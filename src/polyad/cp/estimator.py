@@ -170,10 +170,7 @@ class CP(CPFamily):
         ----------
         X : tensor-like of shape (n_samples, n_1, ...)
             New samples. A missing entry (NaN) is filled by what the model expects there.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {y, mask}
         """
         if not hasattr(self, "factors_"):
             return self.fit(X, mask=mask)

@@ -18,6 +18,7 @@ from polyad.core.threads import thread_limit
 from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
 from polyad.estimators import saving
+from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.estimators.kruskal import KruskalLearned, KruskalResult
 from polyad.exceptions import InvalidInputError, NumericalError
@@ -73,6 +74,7 @@ class NonnegativeLearned(CPLearned):
     factors_: list[Array] = saving.attribute(saving.per_mode(saving.array("n", "R", low=0.0)))
 
 
+@documented
 class CPFamily(KruskalResult, Factorization):
     """Base of the CP decompositions."""
 
@@ -104,12 +106,7 @@ class CPFamily(KruskalResult, Factorization):
 
         Parameters
         ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Samples.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {X, y, mask}
         """
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):

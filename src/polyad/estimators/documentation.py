@@ -1,19 +1,26 @@
 """What estimators have in common is described once, and inserted into their docstrings.
 
-A line ``{tol, verbose}`` in the docstring of a class that is :func:`documented` becomes the
-descriptions of those names, with the defaults of its constructor. Lines that follow it, indented as
-a description is, are added to the last of them.
+A line ``{tol, verbose}`` in the docstring of a class that is :func:`documented`, or of one of its
+methods, becomes the descriptions of those names, with the defaults of the constructor or method.
+Lines that follow it, indented as a description is, are added to the last of them.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+from functools import partial
 from typing import Any, TypeVar
 
 Kind = TypeVar("Kind", bound=type[Any])
 
 _SHARED = """\
+X : tensor-like of shape (n_samples, n_1, ...)
+    Samples. Labelled data is matched by label.
+y : None
+    Ignored.
+mask : array of bool
+    For dense data, True where an entry was observed.
 n_components : int
     The rank: the number of components.
 n_init : int
@@ -73,15 +80,19 @@ feature_names_in_ : array of str
 _DESCRIPTIONS = {
     entry.partition(" : ")[0]: entry for entry in re.split(r"\n(?=\w)", _SHARED.strip())
 }
+_NONE = inspect.Parameter.empty
 _PLACE = re.compile(r"^( *)\{(\w+(?:, \w+)*)\}$", flags=re.MULTILINE)
 
 
 def documented(kind: Kind) -> Kind:
-    """Insert the shared descriptions into the docstring of a class, if it has one (``-OO``)."""
-    if kind.__doc__ is not None:
-        parameters = inspect.signature(kind).parameters
-        defaults = {name: given.default for name, given in parameters.items()}
-        kind.__doc__ = _PLACE.sub(lambda place: _described(place, defaults), kind.__doc__)
+    """Insert the shared descriptions into the docstrings of a class, if it has any (``-OO``)."""
+    for owner in (kind, *filter(inspect.isfunction, vars(kind).values())):
+        if owner.__doc__ is not None and _PLACE.search(owner.__doc__):
+            parameters = inspect.signature(owner).parameters.values()
+            named = {given.name: given.default for given in parameters}
+            defaults = {name: value for name, value in named.items() if value is not _NONE}
+            fill = partial(_described, defaults=defaults)
+            owner.__doc__ = _PLACE.sub(fill, owner.__doc__)
     return kind
 
 
@@ -90,7 +101,8 @@ def _described(place: re.Match[str], defaults: dict[str, Any]) -> str:
     lines = []
     for name in names.split(", "):
         head, *text = _DESCRIPTIONS[name].splitlines()
-        told = f"{head}, default={_shown(defaults[name])}" if name in defaults else head
+        has_default = name in defaults and not head.endswith(" : None")
+        told = f"{head}, default={_shown(defaults[name])}" if has_default else head
         lines += [indent + line for line in (told, *text)]
     return "\n".join(lines)
 

@@ -19,6 +19,7 @@ from polyad.core.arrays import Array, to_numpy
 from polyad.core.sklearn_compat import Interval, fit_context, output_config
 from polyad.core.threads import thread_limit
 from polyad.estimators.base import Learned, PolyadEstimator
+from polyad.estimators.documentation import documented
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
 from polyad.fitting.clock import Clock
 from polyad.fitting.driver import FitError, Solver, read_callbacks
@@ -47,6 +48,7 @@ FIT_CONSTRAINTS: dict[str, list[Any]] = {
 }
 
 
+@documented
 class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PolyadEstimator):
     """Base of the estimators that are fitted by iterations and give features of samples."""
 
@@ -130,11 +132,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PolyadEst
         ----------
         X : tensor-like of shape (n_samples, n_1, ...)
             Dense, sparse or labelled data; mode 0 holds the samples. NaN marks missing entries of
-            dense data.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+            dense data, where the class takes them.
+        {y, mask}
         """
         self._fit(X, mask)
         self._report_ending()
@@ -146,11 +145,8 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PolyadEst
         Parameters
         ----------
         X : tensor-like of shape (n_samples, n_1, ...)
-            The data.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+            The data, as in ``fit``.
+        {y, mask}
 
         Returns
         -------
@@ -166,10 +162,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PolyadEst
 
         Parameters
         ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            New samples. Labelled data is matched by label.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {X, mask}
 
         Returns
         -------

@@ -242,10 +242,7 @@ class WassersteinCP(CPFamily):
 
         Parameters
         ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Samples.
-        y : None
-            Ignored.
+        {X, y}
         mask : None
             Not supported: a Wasserstein loss needs whole fibres.
         """

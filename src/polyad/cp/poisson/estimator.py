@@ -168,12 +168,7 @@ class PoissonCP(CPFamily):
 
         Parameters
         ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Samples.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {X, y, mask}
         """
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):

@@ -251,10 +251,7 @@ class StochasticCP(BatchedCP):
         ----------
         X : tensor-like of shape (n_samples, n_1, ...)
             The samples of the batch. NaN marks missing entries of dense data.
-        y : None
-            Ignored.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {y, mask}
         """
         if hasattr(self, "factors_"):
             self._validate_params()  # which scikit-learn leaves out for a fitted model

@@ -226,8 +226,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
             The class of each sample, of any type. Samples without one are marked by -1 where
             classes are integers, and by None or NaN otherwise. A pandas Series is matched by its
             index if the samples have labels.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {mask}
         """
         if y is None:
             # The wording of scikit-learn, which its users search for.
@@ -246,11 +245,10 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         Parameters
         ----------
         X : tensor-like of shape (n_samples, n_1, ...)
-            The data.
+            The data, as in ``fit``.
         y : array-like of shape (n_samples,)
             The class of each sample, as in ``fit``.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {mask}
 
         Returns
         -------
@@ -265,10 +263,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
 
         Parameters
         ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Samples.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {X, mask}
 
         Returns
         -------
@@ -292,10 +287,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
 
         Parameters
         ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Samples.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {X, mask}
 
         Returns
         -------
@@ -309,10 +301,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
 
         Parameters
         ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Samples.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {X, mask}
 
         Returns
         -------
@@ -331,14 +320,12 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
 
         Parameters
         ----------
-        X : tensor-like of shape (n_samples, n_1, ...)
-            Samples.
+        {X}
         y : array-like of shape (n_samples,)
             Their classes; samples without one do not count.
         sample_weight : array-like of shape (n_samples,), default=None
             The weights of the samples.
-        mask : array of bool, default=None
-            For dense data, True where an entry was observed.
+        {mask}
         """
         features, samples = self._transformed(X, mask)
         predicted = self._classes_of(features)
