@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from polyad.fitting.adam import Adam, Moments
 from polyad.fitting.driver import Solver
 from polyad.fitting.quasi_newton import QuasiNewton, QuasiNewtonState
 from polyad.quantile.parameters import joined, parted
@@ -52,14 +53,11 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
-_FIRST_DECAY = 0.9
-_SECOND_DECAY = 0.99
+_ADAM = Adam(0.9, 0.99)
 # Iterations without a lower objective after which the rate is halved, and how far it falls at most.
 _WAIT = 10
 _SMALLER = 0.5
 _LEAST_RATE = 1e-3
-# Adam divides by the root of the second moment plus this part of the largest of the array.
-_TINY = 1e-10
 _MEMORY = 30
 # Objectives below this part of that of a constant model are rounding.
 _ROUNDING = 1e-14
@@ -240,22 +238,17 @@ class AdamSolver(QuantileSolver[AdamState]):
 
     def _moved(self, state: AdamState) -> AdamState:
         """Return the state after one update with the gradient in it."""
-        moments = [
-            _moments(self.factor * gradient, first, second)
-            for gradient, first, second in zip(
-                state.gradient, state.first, state.second, strict=True
-            )
-        ]
-        count = state.iterations + 1
-        parameters = [
-            part - _update(*moment, count, state.rate)
-            for part, moment in zip(state.parameters, moments, strict=True)
+        rate, count = state.rate, state.iterations + 1
+        lists = (state.parameters, state.gradient, state.first, state.second)
+        moved = [
+            _ADAM.step(part, self.factor * gradient, Moments(first, second), rate=rate, count=count)
+            for part, gradient, first, second in zip(*lists, strict=True)
         ]
         return replace(
             state,
-            parameters=parameters,
-            first=[first for first, _ in moments],
-            second=[second for _, second in moments],
+            parameters=[part for part, _ in moved],
+            first=[moments.first for _, moments in moved],
+            second=[moments.second for _, moments in moved],
         )
 
     def _visited(self, state: AdamState) -> AdamState:
@@ -281,29 +274,15 @@ class AdamSolver(QuantileSolver[AdamState]):
                 count = state.iterations + 1
                 if not has_features[k]:
                     count = state.iterations * n_batches + number + 1
-                moments = _moments(self.factor * found.gradient[k], first[k][own], second[k][own])
-                first[k][own], second[k][own] = moments
-                parameters[k][own] -= _update(*moments, count, state.rate)
+                parameters[k][own], (first[k][own], second[k][own]) = _ADAM.step(
+                    *(parameters[k][own], self.factor * found.gradient[k]),
+                    Moments(first[k][own], second[k][own]),
+                    rate=state.rate,
+                    count=count,
+                )
         return replace(
             state, parameters=parameters, first=first, second=second, potentials=potentials
         )
-
-
-def _moments(gradient: Table, first: Table, second: Table) -> tuple[Table, Table]:
-    """Return the running means of the gradient and of its square."""
-    return (
-        _FIRST_DECAY * first + (1.0 - _FIRST_DECAY) * gradient,
-        _SECOND_DECAY * second + (1.0 - _SECOND_DECAY) * gradient**2,
-    )
-
-
-def _update(first: Table, second: Table, count: int, rate: float) -> Table:
-    """Return what Adam takes away from some parameters."""
-    size = np.sqrt(second / (1.0 - _SECOND_DECAY**count))
-    # Gradients that are zero but for rounding move nothing; gradients have a unit, so this has too.
-    least = _TINY * float(size.max(initial=0.0)) + np.finfo(np.float64).tiny
-    result: Table = rate / (1.0 - _FIRST_DECAY**count) * first / (size + least)
-    return result
 
 
 @dataclass(frozen=True)

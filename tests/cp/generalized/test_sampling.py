@@ -252,24 +252,6 @@ def test_standard_error_is_that_of_repeated_samples():
     assert everything.standard_error(np.arange(120.0)) == 0
 
 
-def test_adam_agrees_with_numpy():
-    generator = np.random.default_rng(0)
-    old, first = generator.standard_normal((2, 40))
-    second = generator.random(40)
-    gradient = generator.standard_normal(40)
-    first[0] = second[0] = gradient[0] = 0.0
-    rule = kernels.Adam(0.1, 0.9, 0.8, 1 / (1 - 0.9**3), 1 / (1 - 0.8**3), 0.0)
-    moments, out = kernels.Moments(first.copy(), second.copy()), gradient.copy()
-    kernels.adam_entries(old, (0, 40), rule, moments, out)
-    mean, square = 0.9 * first + 0.1 * gradient, 0.8 * second + 0.2 * gradient**2
-    np.testing.assert_allclose(moments.first, mean)
-    np.testing.assert_allclose(moments.second, square)
-    with np.errstate(invalid="ignore"):
-        move = 0.1 * (mean / (1 - 0.9**3)) / np.sqrt(square / (1 - 0.8**3))
-    move[0] = 0.0
-    np.testing.assert_allclose(out, np.maximum(old - move, 0.0))
-
-
 @pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3), (4, 3, 2, 2)])
 def test_known_part_is_the_gradient_of_its_sum(shape):
     generator = np.random.default_rng(0)

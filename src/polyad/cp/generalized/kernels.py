@@ -1,4 +1,4 @@
-"""Numba kernels of the sampled fit: drawing cells, sorting them by row, and Adam's update.
+"""Numba kernels of the sampled fit: drawing cells, sorting them by row, and gradients.
 
 The factors are one matrix, the stack: the rows of mode 0, then those of mode 1, and so on. A cell
 is a row of the stack for each mode. A sample is a number of cells; sorted by row, it says for each
@@ -71,25 +71,6 @@ class Terms(NamedTuple):
     slopes: NDArray[np.float64]
     """(n_cells,): the derivatives of the loss at the cells of the sample, weighted."""
     known: Known
-
-
-class Adam(NamedTuple):
-    """The numbers of one update."""
-
-    rate: float
-    first_decay: float
-    second_decay: float
-    first_correction: float
-    """1 / (1 - first_decay ** t): undoes the bias of a mean that began at zero."""
-    second_correction: float
-    lower: float
-
-
-class Moments(NamedTuple):
-    """Running means of the gradient and of its square: the entries of the stack, flat."""
-
-    first: NDArray[np.float64]
-    second: NDArray[np.float64]
 
 
 @kernel
@@ -321,28 +302,3 @@ def gradient_rows_3(terms: Terms, block: tuple[int, int, int], out: NDArray[np.f
                 position += 1
             for r in range(width):
                 out[i, first + r] = total[r]
-
-
-@kernel
-def adam_entries(
-    old: NDArray[np.float64],
-    block: tuple[int, int],
-    rule: Adam,
-    moments: Moments,
-    out: NDArray[np.float64],
-) -> None:
-    """Turn a block of gradients in ``out`` into entries after Adam's update (Kingma and Ba 2015).
-
-    All arrays are flat. The projection onto the lower bound follows the update.
-    """
-    fresh, fresh_square = 1.0 - rule.first_decay, 1.0 - rule.second_decay
-    for e in range(block[0], block[1]):
-        g = out[e]
-        mean = rule.first_decay * moments.first[e] + fresh * g
-        square = rule.second_decay * moments.second[e] + fresh_square * g * g
-        moments.first[e] = mean
-        moments.second[e] = square
-        size = np.sqrt(square * rule.second_correction)
-        # An entry whose gradient was always zero stays where it is.
-        move = (rule.rate * rule.first_correction) * mean / (size if size > 0 else 1.0)
-        out[e] = max(old[e] - move, rule.lower)

@@ -39,7 +39,7 @@ import numpy as np
 
 from polyad.core.threads import run_blocks
 from polyad.cp.generalized import kernels
-from polyad.cp.generalized.kernels import Adam, Moments, Sample, Terms
+from polyad.cp.generalized.kernels import Sample, Terms
 from polyad.cp.generalized.rows import solve_rows
 from polyad.cp.generalized.sampling import Sampler, Strata
 from polyad.cp.generalized.solver import scaled_ridge
@@ -51,6 +51,7 @@ from polyad.cp.generalized.tangent import (
     tangent_at,
 )
 from polyad.cp.solver import FactorSolver, balance
+from polyad.fitting.adam import Adam, Moments, Rule, adam_entries
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -62,8 +63,7 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[np.float64]
 
-_FIRST_DECAY = 0.9
-_SECOND_DECAY = 0.9
+_ADAM = Adam(0.9, 0.9)
 # What the rate is multiplied by after an epoch that failed, and how often.
 _SMALLER = 0.3
 _MOST_FAILURES = 4
@@ -355,22 +355,18 @@ class _Run:
         run_blocks(partial(self._fill_slopes, sample), self._sample_blocks)
         factors = np.split(self.stack, self.offsets[1:-1])
         known = known_gradient(self.tangent, factors, self.ridge)
-        first = 1.0 / (1.0 - _FIRST_DECAY**self.updates)
-        second = 1.0 / (1.0 - _SECOND_DECAY**self.updates)
-        rules = [
-            Adam(rate, _FIRST_DECAY, _SECOND_DECAY, first, second, self.loss.lower)
-            for rate in self.rates
-        ]
+        lower = self.loss.lower
+        rules = [_ADAM.rule(rate, self.updates, lower=lower) for rate in self.rates]
         terms = Terms(self.stack, sample, self._slopes, known)
         run_blocks(partial(self._move_rows, terms, rules), self._row_blocks)
         self.stack, self._next = self._next, self.stack
 
-    def _move_rows(self, terms: Terms, rules: list[Adam], mode: int, first: int, last: int) -> None:
+    def _move_rows(self, terms: Terms, rules: list[Rule], mode: int, first: int, last: int) -> None:
         """Write a block of rows after the update."""
         gradient = kernels.gradient_rows_3 if len(rules) == 3 else kernels.gradient_rows
         gradient(terms, (mode, first, last), self._next)
         rank = self.stack.shape[1]
-        kernels.adam_entries(
+        adam_entries(
             self.stack.reshape(-1),
             (first * rank, last * rank),
             rules[mode],
