@@ -84,8 +84,8 @@ class QuasiNewtonState:
     point: Vector
     gradient: Vector
     value: float
-    steps: list[Vector] = field(default_factory=list)
-    changes: list[Vector] = field(default_factory=list)
+    steps: list[Vector] = field(default_factory=list, metadata={"like": "point"})
+    changes: list[Vector] = field(default_factory=list, metadata={"like": "point"})
     evaluations: int = 1
     is_final: bool = False
 

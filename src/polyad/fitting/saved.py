@@ -26,8 +26,8 @@ _RESULT = {"state", "last", "status", "history", "best_objective"}
 def pack_result(result: FitResult[Any]) -> dict[str, Any]:
     """Turn a result into arrays and numbers."""
     return {
-        "state": None if result.state is result.last else _pack_state(result.state),
-        "last": _pack_state(result.last),
+        "state": None if result.state is result.last else _pack(result.state),
+        "last": _pack(result.last),
         "status": result.status,
         "history": History([_pack(record) for record in result.history]),
         "best_objective": _pack(result.best_objective),
@@ -66,15 +66,13 @@ def check_seeds(seeds: Any, number: Any, n_seeds: int) -> None:
     _check(_is_count(number) and number < n_seeds, "the number of the restart")
 
 
-def _pack_state(state: Any) -> dict[str, Any]:
-    return {item.name: _pack(getattr(state, item.name)) for item in dataclasses.fields(state)}
-
-
 def _pack(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if dataclasses.is_dataclass(value):
+        return {item.name: _pack(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {key: _pack(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -83,22 +81,23 @@ def _pack(value: Any) -> Any:
 
 
 def _unpack_state(packed: Any, example: Any) -> Any:
-    expected = _pack_state(example)
-    _check(isinstance(packed, dict) and packed.keys() == expected.keys(), "the fields of a state")
+    """Return a state, or a part of one that is a dataclass itself."""
+    fields = {item.name: item for item in dataclasses.fields(example)}
+    _check(isinstance(packed, dict) and packed.keys() == fields.keys(), "the fields of a state")
+    content = dict(packed)
     # Lists that begin empty, such as the memory of a quasi-Newton method, have no example.
-    grown = {
-        item.name: item.metadata["like"]
-        for item in dataclasses.fields(example)
-        if "like" in item.metadata
-    }
-    for name, like in expected.items():
-        if name not in grown:
-            _check(_is_alike(packed[name], like), name)
-    for name, other in grown.items():
-        items = packed[name]
-        _check(isinstance(items, list) and len(items) == len(packed[next(iter(grown))]), name)
-        _check(all(_is_alike(item, expected[other]) for item in items), name)
-    return type(example)(**packed)
+    grown = [name for name, item in fields.items() if "like" in item.metadata]
+    for name in fields.keys() - grown:
+        own = getattr(example, name)
+        if dataclasses.is_dataclass(own):
+            content[name] = _unpack_state(packed[name], own)
+        else:
+            _check(_is_alike(packed[name], _pack(own)), name)
+    for name in grown:
+        items, like = packed[name], _pack(getattr(example, fields[name].metadata["like"]))
+        _check(isinstance(items, list) and len(items) == len(packed[grown[0]]), name)
+        _check(all(_is_alike(item, like) for item in items), name)
+    return type(example)(**content)
 
 
 def _is_alike(value: Any, example: Any) -> bool:

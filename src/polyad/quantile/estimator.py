@@ -16,7 +16,7 @@ from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily, QuantileL
 from polyad.quantile.objective import QuantileObjective, Settings
 from polyad.quantile.parameters import free_numbers, random_parameters, to_gaps, to_logits
 from polyad.quantile.rows import HeldModel, solve_scores
-from polyad.quantile.solver import AdamSolver, LowMemorySolver, QuantileSolver
+from polyad.quantile.solver import AdamSolver, LBFGSSolver, QuantileSolver
 from polyad.quantile.start import normalized_start
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class QMF(QuantileFamily):
                 "gradient of all features. Use batch_size=None."
             )
             raise InvalidInputError(message)
-        return LowMemorySolver(objective, "QMF")
+        return LBFGSSolver(objective, "QMF")
 
     def _first_parameters(self, table: FeatureTable, seed: int) -> list[Table]:
         sizes = int(self.n_components), int(self.n_quantiles)

@@ -31,7 +31,7 @@ fewer than
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -286,24 +286,20 @@ class AdamSolver(QuantileSolver[AdamState]):
 
 
 @dataclass(frozen=True)
-class LowMemoryState:
-    """Parameters, and what the quasi-Newton method remembers as vectors of all of them."""
+class LBFGSState:
+    """Parameters, and where the quasi-Newton method is, whose vectors are all of them."""
 
     parameters: list[Table]
     potentials: list[Table]
     value: float
     divergence: float
-    gradient: Table
-    """Times a number that takes its unit away."""
-    steps: list[Table] = field(metadata={"like": "gradient"})
-    changes: list[Table] = field(metadata={"like": "gradient"})
-    evaluations: int
-    is_final: bool
+    descent: QuasiNewtonState
+    """Of the objective times a number that takes its unit away."""
     scores: Table | None = None
     """Of the samples (n, k), once the fit is finished: the transforms stay those of the fit."""
 
 
-class LowMemorySolver(QuantileSolver[LowMemoryState]):
+class LBFGSSolver(QuantileSolver[LBFGSState]):
     """Limited-memory BFGS on all features.
 
     Parameters
@@ -323,23 +319,20 @@ class LowMemorySolver(QuantileSolver[LowMemoryState]):
         self.factor = without_unit(objective)
         self.name = name  # type: ignore[misc]
 
-    def init(self, parameters: Sequence[Table], seed: int) -> LowMemoryState:
+    def init(self, parameters: Sequence[Table], seed: int) -> LBFGSState:
         """Return the state of some parameters; there are no batches to order."""
         own = [np.array(part) for part in parameters]
         found = self.objective_function.evaluate(own, [])
-        return LowMemoryState(
+        value, gradient = self._without_unit(found)
+        return LBFGSState(
             parameters=own,
             potentials=found.potentials,
             value=found.value,
             divergence=found.divergence,
-            gradient=self.factor * joined(found.gradient),
-            steps=[],
-            changes=[],
-            evaluations=1,
-            is_final=False,
+            descent=QuasiNewtonState(joined(own), gradient, value),
         )
 
-    def step(self, state: LowMemoryState) -> LowMemoryState:
+    def step(self, state: LBFGSState) -> LBFGSState:
         """Return the state after one step; its objective is never higher."""
         shapes = [part.shape for part in state.parameters]
         tried: list[tuple[Table, Evaluation]] = []
@@ -348,30 +341,25 @@ class LowMemorySolver(QuantileSolver[LowMemoryState]):
             with np.errstate(all="ignore"):  # a value that is not finite is too far
                 found = self.objective_function.evaluate(parted(point, shapes), state.potentials)
             tried.append((point, found))
-            return self.factor * found.value, self.factor * joined(found.gradient)
+            return self._without_unit(found)
 
-        point, value = joined(state.parameters), self.factor * state.value
-        memory = QuasiNewtonState(
-            *(point, state.gradient, value, state.steps, state.changes),
-            *(state.evaluations, state.is_final),
-        )
-        new = QuasiNewton(evaluate, memory=_MEMORY).step(memory)
+        new = QuasiNewton(evaluate, memory=_MEMORY).step(state.descent)
         potentials, divergence = state.potentials, state.divergence
         for tried_point, found in tried:
             if np.array_equal(tried_point, new.point):
                 potentials, divergence = found.potentials, found.divergence
-        return LowMemoryState(
+        return LBFGSState(
             parameters=parted(new.point, shapes),
             potentials=potentials,
             value=new.value / self.factor,
             divergence=divergence,
-            gradient=new.gradient,
-            steps=new.steps,
-            changes=new.changes,
-            evaluations=new.evaluations,
-            is_final=new.is_final,
+            descent=new,
         )
 
-    def diagnostics(self, state: LowMemoryState) -> Mapping[str, float]:
+    def diagnostics(self, state: LBFGSState) -> Mapping[str, float]:
         """Return the mean divergence alone, and the number of evaluations."""
-        return {**super().diagnostics(state), "evaluations": state.evaluations}
+        return {**super().diagnostics(state), "evaluations": state.descent.evaluations}
+
+    def _without_unit(self, found: Evaluation) -> tuple[float, Table]:
+        """Return the value and the gradient as the quasi-Newton method is given them."""
+        return self.factor * found.value, self.factor * joined(found.gradient)

@@ -27,7 +27,7 @@ How this differs from Hong, Kolda and Duersch (2020):
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -56,19 +56,13 @@ _PATIENCE = 4
 
 @dataclass(frozen=True)
 class GeneralizedState:
-    """The factors, the objective, and what the quasi-Newton method remembers.
+    """The factors, and where the quasi-Newton method is.
 
-    ``gradient``, ``steps`` and ``changes`` are vectors of all free factors, one after another, in
-    the units of their rows.
+    Its vectors are all free factors, one after another, in the units of their rows.
     """
 
     factors: list[Array]
-    value: float
-    gradient: Array
-    steps: list[Array] = field(metadata={"like": "gradient"})
-    changes: list[Array] = field(metadata={"like": "gradient"})
-    evaluations: int
-    is_final: bool
+    descent: QuasiNewtonState
 
 
 class QuasiNewtonCP(FactorSolver[GeneralizedState]):
@@ -130,7 +124,7 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
 
         A short step, as at the foot of a wall of the objective, is not yet the end.
         """
-        method, memory = self._method(state.factors), self._memory(state)
+        method, descent = self._method(state.factors), state.descent
         evaluate, values = method.evaluate, [math.inf]
 
         def noted(point: Matrix) -> tuple[float, Matrix]:
@@ -141,23 +135,24 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         method.evaluate = noted
         for _ in range(_PATIENCE):
             values.clear()
-            memory = method.step(memory)
+            descent = method.step(descent)
             if values and min(values) == math.inf:
                 # However short the step: that is no end, but a loss that fails.
-                memory = replace(memory, value=math.nan)
+                descent = replace(descent, value=math.nan)
                 break
-            if memory.is_final or state.value - memory.value > self.tol * abs(state.value):
+            begun = state.descent.value
+            if descent.is_final or begun - descent.value > self.tol * abs(begun):
                 break
-        return self._state(state.factors, memory)
+        return self._state(state.factors, descent)
 
     def objective(self, state: GeneralizedState) -> float:
         """Return the sum of the loss and half the ridge term, in the unit of the data."""
-        return state.value * self.problem.unit
+        return state.descent.value * self.problem.unit
 
     def diagnostics(self, state: GeneralizedState) -> Mapping[str, float]:
         """Return the violation of the optimality conditions and the number of evaluations."""
-        violation = self._method(state.factors).violation(self._memory(state))
-        return {"kkt": violation, "evaluations": state.evaluations}
+        violation = self._method(state.factors).violation(state.descent)
+        return {"kkt": violation, "evaluations": state.descent.evaluations}
 
     def finish(self, state: GeneralizedState) -> GeneralizedState:
         """Return the state with the samples at their minimum for the others."""
@@ -191,27 +186,8 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
             return math.inf, np.zeros_like(point)
         return value, gradient
 
-    def _memory(self, state: GeneralizedState) -> QuasiNewtonState:
-        return QuasiNewtonState(
-            self._point(state.factors),
-            state.gradient,
-            state.value,
-            state.steps,
-            state.changes,
-            state.evaluations,
-            state.is_final,
-        )
-
-    def _state(self, factors: Sequence[Matrix], memory: QuasiNewtonState) -> GeneralizedState:
-        return GeneralizedState(
-            self._parted(factors, memory.point),
-            memory.value,
-            memory.gradient,
-            memory.steps,
-            memory.changes,
-            memory.evaluations,
-            memory.is_final,
-        )
+    def _state(self, factors: Sequence[Matrix], descent: QuasiNewtonState) -> GeneralizedState:
+        return GeneralizedState(self._parted(factors, descent.point), descent)
 
     def _point(self, factors: Sequence[Matrix]) -> Matrix:
         """Return the vector of the free factors, each row divided by its unit."""

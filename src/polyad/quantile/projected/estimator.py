@@ -30,7 +30,7 @@ from polyad.quantile.maps import FeatureMaps, learned_maps
 from polyad.quantile.parameters import pinned_quantiles, softmax, to_gaps, to_logits
 from polyad.quantile.projectors import NMFProjector, Projector, SVDProjector
 from polyad.quantile.scores import linear_scores, nonnegative_scores
-from polyad.quantile.solver import AdamSolver, LowMemorySolver, QuantileSolver
+from polyad.quantile.solver import AdamSolver, LBFGSSolver, QuantileSolver
 from polyad.quantile.start import empirical_gaps
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class QMFQ(QuantileFamily):
         objective = self._objective(table)
         if self.solver == "adam":
             return AdamSolver(objective, "QMFQ", learning_rate=float(self.learning_rate))
-        return LowMemorySolver(objective, "QMFQ")
+        return LBFGSSolver(objective, "QMFQ")
 
     def _first_parameters(self, table: FeatureTable, seed: int) -> list[Table]:
         transforms = first_transforms(table.shape, int(self.n_quantiles))
