@@ -23,7 +23,7 @@ def test_a_block_of_entries_moves_as_published_and_stays_above_its_bound():
     old, gradient, first, second = some_arrays((40,))
     first[0] = second[0] = gradient[0] = 0.0
     out, moments = gradient.copy(), Moments(first.copy(), second.copy())
-    adam_entries(old, (0, 40), METHOD.rule(0.1, 3, lower=0.0), moments, out)
+    adam_entries(old, (0, 40), METHOD.rule(0.1, 3, 0.0), moments, out)
     expected, mean, square = published(old, gradient, first, second, 0.1, 3)
     np.testing.assert_allclose(out, np.maximum(expected, 0.0))
     np.testing.assert_allclose(moments.first, mean)

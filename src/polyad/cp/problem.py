@@ -17,6 +17,7 @@ from array_api_compat import array_namespace, device
 from scipy.sparse import coo_array
 
 from polyad.core.arrays import Array, to_numpy
+from polyad.core.blocks import as_slices, cut
 from polyad.cp.rules import UpdateRule, double, epsilon_of
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product, kruskal_to_dense
@@ -289,8 +290,7 @@ class ObservedDense(ObservedProblem):
         seen = self._counts[mode] > 0
         shift = self._shift(factors, mode) * xp.eye(rank, dtype=xp.float64)
         solved = []
-        for first in range(0, n, step):
-            rows = slice(first, min(first + step, n))
+        for rows in as_slices(cut(n, step)):
             place = (*(slice(None),) * mode, rows, ...)
             data, mask = (DenseTensor(double(own.array[place])) for own in (self.tensor, self.mask))
             own = [f[rows, :] if k == mode else f for k, f in enumerate(wide)]
@@ -318,8 +318,7 @@ def _normal_matrices(mask: DenseTensor, factors: Sequence[Array], mode: int) -> 
     rank = int(factors[mode].shape[1])
     rows, columns = np.tril_indices(rank)
     blocks = []
-    for first in range(0, len(rows), _PAIRS_AT_A_TIME):
-        chosen = slice(first, first + _PAIRS_AT_A_TIME)
+    for chosen in as_slices(cut(len(rows), _PAIRS_AT_A_TIME)):
         left, right = xp.asarray(rows[chosen]), xp.asarray(columns[chosen])
         pairs = [
             xp.take(factor, left, axis=1) * xp.take(factor, right, axis=1) for factor in factors

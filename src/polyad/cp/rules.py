@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
 
+from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.tensor.observed_kernels import SINGULAR, shift_rows
 
@@ -110,8 +111,7 @@ def determined(normal: Array) -> Array:
     if is_numpy_array(normal):
         shifted = np.array(normal, dtype=np.float64, order="C")
         step = max(1, _SHIFT_WORK // shifted.shape[1] ** 3)
-        blocks = range(0, len(shifted), step)
-        run_blocks(shift_rows, ((shifted, (k, min(k + step, len(shifted)))) for k in blocks))
+        run_blocks(shift_rows, ((shifted, block) for block in cut(len(shifted), step)))
         return shifted
     xp = array_namespace(normal)
     diagonal = xp.linalg.diagonal(normal)

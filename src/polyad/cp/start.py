@@ -9,6 +9,7 @@ from array_api_compat import array_namespace
 from scipy.sparse import csr_array
 
 from polyad.core.arrays import Array, to_numpy
+from polyad.core.blocks import cut
 from polyad.cp.rules import epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
@@ -132,11 +133,10 @@ def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_arra
     width = max(1, tensor.nnz // block)
     pieces = []
     n_columns = int(column[-1]) + 1 if tensor.nnz else 0
-    for first in range(0, n_columns, width):
-        begin, end = np.searchsorted(column, [first, first + width])
+    for first, last in cut(n_columns, width):
+        begin, end = np.searchsorted(column, [first, last])
         entries = (values[begin:end], (rows[begin:end], column[begin:end] - first))
-        last = min(width, n_columns - first)
-        pieces.append(csr_array(entries, shape=(tensor.shape[mode], last)))
+        pieces.append(csr_array(entries, shape=(tensor.shape[mode], last - first)))
     return pieces
 
 

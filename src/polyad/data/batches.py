@@ -7,7 +7,6 @@ stream are taken as they come.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from array_api_compat import array_namespace, device, is_numpy_array
 from scipy.sparse import coo_array
 
 from polyad.core.arrays import Array, to_numpy
+from polyad.core.blocks import even_edges
 from polyad.data.readers import sample_access
 from polyad.data.validation import TensorInput, as_tensor_input
 from polyad.exceptions import InvalidInputError, InvalidTypeError, PolyadError
@@ -125,7 +125,7 @@ class MemorySource(SampleSource):
     def __init__(self, given: TensorInput, batch_size: int) -> None:
         self.head = given
         self.n_samples: int = given.shape[0]
-        self._bounds = _even_cuts(self.n_samples, batch_size)
+        self._bounds = even_edges(self.n_samples, batch_size)
         self._sparse = _SparseRows(given.data) if given.is_sparse else None
 
     @property
@@ -207,7 +207,7 @@ class BlockSource(SampleSource):
     def n_batches(self) -> int:
         """The number of batches of a sweep."""
         sizes = np.diff(self._bounds)
-        return sum(len(_even_cuts(int(size), self._batch_size)) - 1 for size in sizes)
+        return sum(len(even_edges(int(size), self._batch_size)) - 1 for size in sizes)
 
     def sweep(self, generator: np.random.Generator | None = None) -> Iterator[Batch]:
         """Give all samples once: blocks in any order, samples shuffled inside a block."""
@@ -394,16 +394,10 @@ def matching(data: Any, like: Any) -> Any:
     return cast
 
 
-def _even_cuts(n: int, size: int) -> NDArray[np.int64]:
-    """Return the bounds of parts of at most ``size``, which differ by one at most."""
-    n_parts = max(1, math.ceil(n / size))
-    return np.arange(n_parts + 1) * n // n_parts
-
-
 def _block_bounds(n: int, batch_size: int, chunk: int | None) -> NDArray[np.int64]:
     """Return the bounds of the blocks that are read at a time."""
     if chunk is None:
-        return _even_cuts(n, batch_size)
+        return even_edges(n, batch_size)
     length = chunk * max(1, batch_size // chunk)
     return np.append(np.arange(0, n, length), n)
 

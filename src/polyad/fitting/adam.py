@@ -1,5 +1,8 @@
 """Adam: steps along the running mean of the gradient, over the root of that of its square.
 
+Arrays that are moved as a whole take :meth:`Adam.step`; a method that works on blocks of one long
+vector, on several threads, takes :func:`adam_entries`.
+
 References
 ----------
 D. P. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", International Conference on
@@ -8,7 +11,6 @@ Learning Representations (2015), arXiv:1412.6980.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     Vector = NDArray[np.float64]
 
-# The root of the mean square is never below this part of the largest of an array.
+# What is added to the root of the mean square, as a part of the largest of an array.
 _LEAST_SIZE = 1e-10
 
 
@@ -42,44 +44,32 @@ class Rule(NamedTuple):
     """1 / (1 - first_decay ** t): undoes the bias of a mean that began at zero."""
     second_correction: float
     lower: float
-    least_size: float
 
 
 @dataclass(frozen=True)
 class Adam:
     """The method, by the decays of its running means."""
 
-    first_decay: float = 0.9
-    second_decay: float = 0.999
+    first_decay: float
+    second_decay: float
 
-    def rule(
-        self, rate: float, count: int, *, lower: float = -math.inf, least_size: float = 0.0
-    ) -> Rule:
-        """Return the numbers of the update ``count``, from 1, of entries that stay above a bound.
-
-        ``least_size`` is added to the root of the mean square, which the mean is divided by.
-        """
+    def rule(self, rate: float, count: int, lower: float) -> Rule:
+        """Return the numbers of the update ``count``, from 1, of entries above a bound."""
         first = 1.0 / (1.0 - self.first_decay**count)
         second = 1.0 / (1.0 - self.second_decay**count)
-        decays = self.first_decay, self.second_decay
-        return Rule(rate, *decays, first, second, lower, least_size)
+        return Rule(rate, self.first_decay, self.second_decay, first, second, lower)
 
     def step(
         self, point: Vector, gradient: Vector, moments: Moments, *, rate: float, count: int
     ) -> tuple[Vector, Moments]:
         """Return an array of any shape after the update ``count``, from 1, and its moments."""
-        entries, new, first, second = (
-            np.array(part, dtype=np.float64, order="C").reshape(-1)
-            for part in (point, gradient, *moments)
-        )
-        # Gradients that are zero but for rounding move nothing, in whatever unit they are.
-        rule = self.rule(rate, count)
-        squares = self.second_decay * second + (1.0 - self.second_decay) * new**2
-        largest = math.sqrt(float(squares.max(initial=0.0)) * rule.second_correction)
-        rule = rule._replace(least_size=_LEAST_SIZE * largest + np.finfo(np.float64).tiny)
-        adam_entries(entries, (0, entries.size), rule, Moments(first, second), new)
-        shape = point.shape
-        return new.reshape(shape), Moments(first.reshape(shape), second.reshape(shape))
+        first = self.first_decay * moments.first + (1.0 - self.first_decay) * gradient
+        second = self.second_decay * moments.second + (1.0 - self.second_decay) * gradient**2
+        size = np.sqrt(second / (1.0 - self.second_decay**count))
+        # Gradients that are zero but for rounding move nothing; gradients have a unit, so this too.
+        least = _LEAST_SIZE * float(size.max(initial=0.0)) + np.finfo(np.float64).tiny
+        move = rate / (1.0 - self.first_decay**count) * first / (size + least)
+        return point - move, Moments(first, second)
 
 
 @kernel
@@ -97,7 +87,7 @@ def adam_entries(
         square = rule.second_decay * moments.second[e] + fresh_square * g * g
         moments.first[e] = mean
         moments.second[e] = square
-        size = np.sqrt(square * rule.second_correction) + rule.least_size
+        size = np.sqrt(square * rule.second_correction)
         # An entry whose gradient was always zero stays where it is.
         move = (rule.rate * rule.first_correction) * mean / (size if size > 0 else 1.0)
         out[e] = max(old[e] - move, rule.lower)

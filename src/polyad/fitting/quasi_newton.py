@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.blocks import as_slices, cut
 from polyad.fitting.line_search import LineSearch, search
 
 if TYPE_CHECKING:
@@ -324,6 +325,5 @@ class _Model:
         return result
 
     def _chunks(self) -> Iterator[tuple[Any, NDArray[np.float64]]]:
-        for first in range(0, self._vectors[0].size, _CHUNK):
-            chunk = slice(first, first + _CHUNK)
+        for chunk in as_slices(cut(self._vectors[0].size, _CHUNK)):
             yield chunk, np.stack([vector[chunk] for vector in self._vectors])

@@ -13,6 +13,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from polyad.core.arrays import to_numpy
+from polyad.core.blocks import as_slices, cut
 from polyad.core.threads import current_threads, thread_limit
 from polyad.exceptions import InvalidInputError
 from polyad.metrics.reading import Comparison, compare
@@ -145,8 +146,7 @@ def _sparse_core(pair: Comparison, inverses: list[NDArray[Any]]) -> NDArray[Any]
     rows = [np.ascontiguousarray(inverse.T) for inverse in inverses]
     core = np.zeros((rank ** (order - 1), rank))
     step = max(1, _BLOCK // rank ** (order - 1))
-    for start in range(0, stored.nnz, step):
-        chosen = slice(start, start + step)
+    for chosen in as_slices(cut(stored.nnz, step)):
         outer = stored.values[chosen, None]
         for mode in range(order - 1):
             picked = rows[mode][stored.coords[mode][chosen]]

@@ -9,6 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from polyad.core.arrays import to_numpy
+from polyad.core.blocks import as_slices, cut
 from polyad.data.entries import pick_entries
 from polyad.data.label_values import find_labels, shown
 from polyad.data.validation import TensorInput, as_tensor_input
@@ -65,9 +66,9 @@ class Comparison:
         data, factors = self.given.data, self.model.absorbed()
         rows = max(1, _BLOCK * data.shape[0] // int(np.prod(data.shape, dtype=float)))
         ones = np.ones(self.model.n_components)
-        for start in range(0, data.shape[0], rows):
-            values = to_numpy(data[start : start + rows]).astype(np.float64)
-            part = KruskalTensor(ones, [factors[0][start : start + rows], *factors[1:]])
+        for block in as_slices(cut(data.shape[0], rows)):
+            values = to_numpy(data[block]).astype(np.float64)
+            part = KruskalTensor(ones, [factors[0][block], *factors[1:]])
             expected = part.to_dense()
             known = ~np.isnan(values)
             yield values[known], expected[known]

@@ -207,7 +207,7 @@ class ProjectedObjective:
         return RowTransport(self.inputs[own], targets, shares, weights, epsilon=self.epsilon)
 
     def _blocks(self, given: Transforms) -> list[tuple[int, int]]:
-        return list(row_blocks(*self.table.shape, given.logits.shape[1]))
+        return row_blocks(*self.table.shape, given.logits.shape[1])
 
 
 def to_deflating_gaps(quantiles: Table) -> Table:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.quantile.kernels import Maps, map_block
 from polyad.soft.squash import squash
@@ -80,7 +81,7 @@ class FeatureMaps:
             map_block(numbers, w, out, first, last)
 
         d = w.shape[0]
-        run_blocks(fill, ((first, min(first + step, d)) for first in range(0, d, step)))
+        run_blocks(fill, cut(d, step))
         return out
 
     def values(self, w: Table) -> Table:

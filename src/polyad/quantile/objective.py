@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.quantile.maps import learned_maps
 from polyad.quantile.parameters import (
@@ -37,7 +38,7 @@ from polyad.soft.squash import squash
 from polyad.transport.rows import RowTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -343,11 +344,6 @@ class _Run:
         return [by_loadings, by_scores, by_gaps, by_logits]
 
 
-def row_blocks(d: int, n: int, m: int) -> Iterator[tuple[int, int]]:
+def row_blocks(d: int, n: int, m: int) -> list[tuple[int, int]]:
     """Cut the features into blocks, by the size of the problem alone."""
     return cut(d, int(np.clip(_BLOCK // (n * m), 1, _MOST_ROWS)))
-
-
-def cut(size: int, step: int) -> Iterator[tuple[int, int]]:
-    """Cut a range into parts of a given length."""
-    return ((first, min(first + step, size)) for first in range(0, size, step))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.quantile.scores import nonnegative_scores, pull_nonnegative_scores
 
@@ -121,7 +122,7 @@ class Updates:
         d, n = Z.shape
         step = max(1, _BLOCK // n, -(-d // _MOST_BLOCKS))
         self.rows_of_block: int = step
-        self.blocks = [(first, min(first + step, d)) for first in range(0, d, step)]
+        self.blocks = cut(d, step)
         # For each update: the factors before it, and what they were multiplied by.
         self.trail: list[tuple[Table, Table, Table, Table]] = []
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.fitting.row_newton import Rows, RowSource, Rules, minimize_rows
 from polyad.quantile.divergence import cross, curvature
@@ -93,7 +94,7 @@ def solve_scores(table: FeatureTable, held: HeldModel) -> Table:
         samples = _Samples(table, held, pairs, np.arange(first, last))
         result[first:last] = _best(samples, held, nearby)
 
-    run_blocks(work, ((first, min(first + size, n)) for first in range(0, n, size)))
+    run_blocks(work, cut(n, size))
     return result
 
 

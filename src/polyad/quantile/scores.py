@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.fitting.row_newton import Rows, RowSource, Rules, minimize_rows
 
@@ -120,7 +121,7 @@ def _sample_blocks(shape: tuple[int, int]) -> list[tuple[int, int]]:
     """Cut the samples into blocks of equal size, but for the last."""
     d, n = shape
     size = int(np.clip(_BLOCK // d, 1, _MOST_SAMPLES))
-    return [(first, min(first + size, n)) for first in range(0, n, size)]
+    return cut(n, size)
 
 
 def linear_scores(Z: Table, loadings: Table) -> Table:

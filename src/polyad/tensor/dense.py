@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
+from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.products import (
@@ -172,19 +173,18 @@ class DenseTensor:
         """
         flat = self.xp.reshape(self._data, (-1,))
         size = prod(self.shape)
-        starts = range(0, size, _NORM_BLOCK)
-        sums = np.zeros(len(starts))
+        blocks = cut(size, _NORM_BLOCK)
+        sums = np.zeros(len(blocks))
 
-        def add(k: int, start: int) -> None:
-            block = flat[start : min(start + _NORM_BLOCK, size)]
-            block = self.xp.astype(block, self.xp.float64)
-            sums[k] = float(self.xp.sum(block * block))
+        def add(k: int, block: tuple[int, int]) -> None:
+            part = self.xp.astype(flat[slice(*block)], self.xp.float64)
+            sums[k] = float(self.xp.sum(part * part))
 
         if size > _SERIAL_NORM:
-            run_blocks(add, enumerate(starts))
+            run_blocks(add, enumerate(blocks))
         else:
-            for k, start in enumerate(starts):
-                add(k, start)
+            for k, block in enumerate(blocks):
+                add(k, block)
         return fsum(sums)
 
 

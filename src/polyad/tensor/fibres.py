@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.blocks import Blocks, cut_by_work
 from polyad.tensor import kernels
 from polyad.tensor.kernels import Pieces, Spans
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from polyad.tensor.sparse import SparseTensor
 
-    Blocks = tuple[tuple[int, int], ...]
 
 # Entries of a row that are summed in the type of the data: bounds the rounding error of float32.
 _SEGMENT = 1024
@@ -119,9 +118,9 @@ def build_layout(tensor: SparseTensor, mode: int) -> FibreLayout:
         n_fibres,
         pieces,
         rows=rows,
-        row_blocks=_blocks(_sizes(rows) + _ROW_COST, _SOLVE_BLOCK),
+        row_blocks=cut_by_work(_sizes(rows) + _ROW_COST, _SOLVE_BLOCK),
         segments=segments,
-        segment_blocks=_blocks(_sizes(segments), BLOCK),
+        segment_blocks=cut_by_work(_sizes(segments), BLOCK),
         split_rows=rows.targets[split],
         split_starts=np.cumsum(n_segments[split]) - n_segments[split],
     )
@@ -165,11 +164,3 @@ def _sizes(spans: Spans) -> NDArray[np.int64]:
     """Return the number of entries of each span."""
     sizes: NDArray[np.int64] = np.diff(spans.bounds, axis=0) @ np.array([4, 1])
     return sizes
-
-
-def _blocks(work: NDArray[np.int64], size: int) -> Blocks:
-    """Cut consecutive spans into blocks of about equal work, whatever the number of threads."""
-    done = np.cumsum(work)
-    inside = np.searchsorted(done, np.arange(size, work.sum(), size)) + 1
-    edges = np.unique([0, *inside, work.size]).tolist()
-    return tuple(pairwise(edges))

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
+from polyad.core.blocks import cut, cut_tiles
 from polyad.core.threads import run_blocks
 from polyad.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from polyad.core.arrays import Array
 
@@ -163,8 +164,8 @@ def kruskal_to_dense(weights: Array | None, factors: Sequence[Array]) -> Array:
     """
     check_factors(factors)
     shape = tuple(factor.shape[0] for factor in factors)
-    cut = cheapest_cut(shape)
-    rows, columns = khatri_rao(factors[:cut], weights), khatri_rao(factors[cut:])
+    place = cheapest_cut(shape)
+    rows, columns = khatri_rao(factors[:place], weights), khatri_rao(factors[place:])
     xp = array_namespace(rows, columns)
     if not is_numpy_array(rows):
         return xp.reshape(xp.matmul(rows, xp.matrix_transpose(columns)), shape)
@@ -174,7 +175,7 @@ def kruskal_to_dense(weights: Array | None, factors: Sequence[Array]) -> Array:
         np.matmul(rows[start:stop], columns.T, out=dense[start:stop])
 
     step = max(1, _TILES_PER_BLOCK * _TILE_WORK // max(1, columns.size))
-    run_blocks(fill, ((k, k + step) for k in range(0, rows.shape[0], step)))
+    run_blocks(fill, cut(rows.shape[0], step))
     return dense.reshape(shape)
 
 
@@ -242,7 +243,7 @@ def project(matrix: Array, basis: Array) -> Array:
     if matrix.strides[0] < matrix.strides[1]:
         # The columns are contiguous: longer pieces of them are read faster.
         height *= _COLUMN_LEAD
-    chunks = list(_blocks(depth, length, _TILES_PER_BLOCK))
+    chunks = cut_tiles(depth, length, _TILES_PER_BLOCK)
     n_tiles = max(1, _TILES_PER_BLOCK * length // depth)
     partial = np.empty((len(chunks), n_components, n_rows), np.result_type(matrix, basis))
 
@@ -261,7 +262,7 @@ def project(matrix: Array, basis: Array) -> Array:
         multiply,
         [
             (rows, chunk, out)
-            for rows in _blocks(n_rows, height, n_tiles)
+            for rows in cut_tiles(n_rows, height, n_tiles)
             for chunk, out in zip(chunks, partial, strict=True)
         ],
     )
@@ -277,15 +278,6 @@ def _tile_shape(n_rows: int, depth: int, n_components: int) -> tuple[int, int]:
     return -(-n_rows // -(-n_rows // height)), -(-depth // -(-depth // length))
 
 
-def _blocks(total: int, tile: int, n_tiles: int) -> Iterator[tuple[int, int, int]]:
-    """Cut a range into blocks of whole tiles; what is left over is a block of one tile."""
-    whole = total - total % tile
-    for start in range(0, whole, tile * n_tiles):
-        yield start, min(start + tile * n_tiles, whole), tile
-    if whole < total:
-        yield whole, total, total - whole
-
-
 def _stacked_matmul(a: Array, b: Array) -> Array:
     """Multiply two stacks of matrices, one of them of vectors, with NumPy on all threads."""
     if not is_numpy_array(a) or a.size + b.size <= _SMALL_WORK // 8:
@@ -297,7 +289,7 @@ def _stacked_matmul(a: Array, b: Array) -> Array:
         np.matmul(a[start:stop], b[start:stop], out=result[start:stop])
 
     step = max(1, n_stacked * _SMALL_WORK // (16 * (a.size + b.size)))
-    run_blocks(multiply, ((k, k + step) for k in range(0, n_stacked, step)))
+    run_blocks(multiply, cut(n_stacked, step))
     return result
 
 

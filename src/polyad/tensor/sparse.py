@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.sparse import coo_array
 
+from polyad.core.blocks import as_slices, cut
 from polyad.core.threads import run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor import kernels, observed_kernels
@@ -175,7 +176,7 @@ class SparseTensor:
         if n_components > kernels.WIDTH:
             parts = [
                 self.mttkrp([matrix[:, columns] for matrix in matrices], mode)
-                for columns in _column_blocks(n_components)
+                for columns in as_slices(cut(n_components, kernels.WIDTH))
             ]
             return np.hstack(parts)
         others = _other_factors(layout, matrices)
@@ -267,8 +268,7 @@ class SparseTensor:
         n_rows = layout.rows.targets.size
         at_a_time = max(1, _NORMAL_SIZE // (rank * rank))
         step = max(1, at_a_time // 16)
-        for first in range(0, n_rows, at_a_time):
-            last = min(first + at_a_time, n_rows)
+        for first, last in cut(n_rows, at_a_time):
             normal = np.empty((last - first, rank, rank))
             rhs = np.empty((last - first, rank))
             run_blocks(
@@ -276,19 +276,19 @@ class SparseTensor:
                 (
                     (
                         (layout.pieces, layout.rows),
-                        (k, min(k + step, last)),
+                        block,
                         others,
-                        normal[k - first :],
-                        rhs[k - first :],
+                        normal[block[0] - first :],
+                        rhs[block[0] - first :],
                     )
-                    for k in range(first, last, step)
+                    for block in cut(last, step, first)
                 ),
             )
             yield layout.rows.targets[first:last], normal, rhs
 
     def norm_squared(self) -> float:
         """Return the sum of the squared values, summed in float64."""
-        blocks = (self.values[p : p + BLOCK] for p in range(0, self.nnz, BLOCK))
+        blocks = (self.values[block] for block in as_slices(cut(self.nnz, BLOCK)))
         return fsum(float(np.sum(np.square(block, dtype=np.float64))) for block in blocks)
 
     def values_of(self, factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -330,17 +330,9 @@ def _values_at(
     function = kernels.kruskal_values_3 if len(factors) == 3 else kernels.kruskal_values_n
     run_blocks(
         function,
-        (
-            (tuple(factors), unsigned, (first, min(first + BLOCK, out.size)), out)
-            for first in range(0, out.size, BLOCK)
-        ),
+        ((tuple(factors), unsigned, block, out) for block in cut(out.size, BLOCK)),
     )
     return out
-
-
-def _column_blocks(n_components: int) -> list[slice]:
-    width = kernels.WIDTH
-    return [slice(start, start + width) for start in range(0, n_components, width)]
 
 
 def _index_dtype(shape: tuple[int, ...]) -> np.dtype[Any]:

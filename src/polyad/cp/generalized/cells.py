@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil, fsum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.blocks import as_slices, cut_evenly
 from polyad.core.threads import run_blocks
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Cells:
         # Sums over rows are held once for each group of columns, and the other way round.
         width = min(n_columns, max(_TILE_COLUMNS, ceil(size**0.5), ceil(size / n_rows)))
         height = min(n_rows, max(1, ceil(size / width)))
-        return even_parts(n_rows, height), even_parts(n_columns, width)
+        return as_slices(cut_evenly(n_rows, height)), as_slices(cut_evenly(n_columns, width))
 
     def sum(self, function: Callable[[Matrix], Matrix]) -> float:
         """Return the sum of a function of the observed entries."""
@@ -156,20 +156,13 @@ class Cells:
         return value, slope
 
 
-def even_parts(total: int, most: int) -> list[slice]:
-    """Cut a range into parts of about the same length, none of them longer than asked."""
-    n_parts = ceil(total / most)
-    edges = [total * k // n_parts for k in range(n_parts + 1)]
-    return [slice(first, last) for first, last in pairwise(edges)]
-
-
 def tiles(rows: slice, columns: slice) -> Iterator[tuple[slice, slice]]:
     """Cut a block into tiles, row by row of them."""
     width = min(columns.stop - columns.start, _TILE_COLUMNS)
-    heights = even_parts(rows.stop - rows.start, max(1, _TILE // width))
-    for part in even_parts(columns.stop - columns.start, _TILE_COLUMNS):
-        for tall in heights:
+    heights = cut_evenly(rows.stop - rows.start, max(1, _TILE // width))
+    for first, last in cut_evenly(columns.stop - columns.start, _TILE_COLUMNS):
+        for top, bottom in heights:
             yield (
-                slice(rows.start + tall.start, rows.start + tall.stop),
-                slice(columns.start + part.start, columns.start + part.stop),
+                slice(rows.start + top, rows.start + bottom),
+                slice(columns.start + first, columns.start + last),
             )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.core.arrays import to_numpy
+from polyad.core.blocks import as_slices, cut_evenly
 from polyad.core.threads import run_blocks
-from polyad.cp.generalized.cells import even_parts
 from polyad.cp.generalized.objective import ObservedProblem, ZerosProblem
 from polyad.cp.generalized.samples import (
     Basis,
@@ -155,7 +155,8 @@ def _chunks(
     n_samples, n_cells = problem.shape[0], prod(problem.shape[1:])
     if isinstance(problem.tensor, DenseTensor):
         basis = Basis.of(others)
-        for rows in even_parts(n_samples, min(_MOST_ROWS, max(1, _CHUNK // n_cells))):
+        most = min(_MOST_ROWS, max(1, _CHUNK // n_cells))
+        for rows in as_slices(cut_evenly(n_samples, most)):
             yield rows, partial(_dense, problem, basis, rows)
     elif isinstance(problem, ObservedProblem):
         term = None
@@ -165,7 +166,7 @@ def _chunks(
             most = min(most, max(1, _CHUNK // term.n_cells))
         starts = np.searchsorted(problem.tensor.coords[0], np.arange(n_samples + 1))
         n_parts = max(ceil(n_samples / most), ceil(problem.tensor.nnz / _CHUNK))
-        for rows in even_parts(n_samples, ceil(n_samples / n_parts)):
+        for rows in as_slices(cut_evenly(n_samples, ceil(n_samples / n_parts))):
             yield rows, partial(_sparse, problem, others, term, starts, rows)
 
 

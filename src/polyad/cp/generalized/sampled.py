@@ -32,11 +32,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from polyad.core.blocks import cut_into
 from polyad.core.threads import run_blocks
 from polyad.cp.generalized import kernels
 from polyad.cp.generalized.kernels import Sample, Terms
@@ -341,7 +341,7 @@ class _Run:
         self._row_blocks = [
             (mode, first, last)
             for mode in solver.free_modes
-            for first, last in _cut(int(self.offsets[mode]), int(self.offsets[mode + 1]), per_mode)
+            for first, last in cut_into(per_mode, *self.offsets[[mode + 1, mode]].tolist())
         ]
 
     def split(self, stack: Matrix) -> list[Array]:
@@ -355,8 +355,7 @@ class _Run:
         run_blocks(partial(self._fill_slopes, sample), self._sample_blocks)
         factors = np.split(self.stack, self.offsets[1:-1])
         known = known_gradient(self.tangent, factors, self.ridge)
-        lower = self.loss.lower
-        rules = [_ADAM.rule(rate, self.updates, lower=lower) for rate in self.rates]
+        rules = [_ADAM.rule(rate, self.updates, self.loss.lower) for rate in self.rates]
         terms = Terms(self.stack, sample, self._slopes, known)
         run_blocks(partial(self._move_rows, terms, rules), self._row_blocks)
         self.stack, self._next = self._next, self.stack
@@ -397,10 +396,4 @@ def _sizes(factors: Sequence[Matrix]) -> list[float]:
 
 
 def _blocks(n_cells: int) -> list[tuple[int, int]]:
-    return _cut(0, n_cells, max(1, round(n_cells / _BLOCK)))
-
-
-def _cut(first: int, last: int, n_parts: int) -> list[tuple[int, int]]:
-    """Cut a range into some parts of nearly equal length, none of them empty."""
-    bounds = np.unique(np.linspace(first, last, n_parts + 1).astype(np.int64)).tolist()
-    return list(pairwise(bounds))
+    return cut_into(round(n_cells / _BLOCK), n_cells)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from polyad.core.blocks import as_slices, cut
 from polyad.fitting.row_newton import Rows, RowSource
 from polyad.losses import GaussianLoss, PoissonLoss
 from polyad.tensor.products import gram_product, khatri_rao
@@ -72,8 +73,7 @@ class Basis:
         """Yield some cells at a time, with their products and the pairs of these."""
         n_cells, n_components = self.products.shape
         step = max(1, 2 * _PAIRS // (n_components * (n_components + 1)))
-        for first in range(0, n_cells, step):
-            block = slice(first, min(first + step, n_cells))
+        for block in as_slices(cut(n_cells, step)):
             both = self._all_pairs if n_cells <= step else pairs(self.products[block])
             yield block, self.products[block], both
 
@@ -324,8 +324,7 @@ class EntrySamples(Samples):
         place = np.repeat(self._starts[:-1][index] - (np.cumsum(counts) - counts), counts)
         place = place + np.arange(place.size)
         step = max(1, _PAIRS // packed.shape[1])
-        for first in range(0, place.size, step):
-            block = slice(first, first + step)
+        for block in as_slices(cut(place.size, step)):
             own, loss, slope, curved = self._entries(place[block], row[block], a)
             target: Any = csr_array(
                 (np.ones(own.shape[0]), (row[block], np.arange(own.shape[0]))),

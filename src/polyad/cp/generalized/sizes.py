@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.core.arrays import to_numpy
-from polyad.cp.generalized.cells import even_parts
+from polyad.core.blocks import as_slices, cut_evenly
 from polyad.tensor.sparse import SparseTensor
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _add_dense(problem: Any, sums: list[Exponents], counts: list[Exponents]) -> 
     """Add up the exponents of dense data over the slices of all modes."""
     n_cells = prod(problem.shape[1:])
     modes = range(len(problem.shape))
-    for rows in even_parts(problem.shape[0], max(1, _CHUNK // n_cells)):
+    for rows in as_slices(cut_evenly(problem.shape[0], max(1, _CHUNK // n_cells))):
         powers, known = _powers(to_numpy(problem.tensor.array[rows, ...]))
         if problem.observed is not None:
             observed = to_numpy(problem.observed[rows, ...])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
+from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.cp.nonnegative.kernels import descend_rows
 from polyad.cp.rules import UpdateRule, determined, double
@@ -88,10 +89,7 @@ class Descent(PenalizedRule):
         right = np.ascontiguousarray(rhs)
         run_blocks(
             descend_rows,
-            (
-                (matrices, right, (k, min(k + step, n_rows)), self.limits, out)
-                for k in range(0, n_rows, step)
-            ),
+            ((matrices, right, block, self.limits, out) for block in cut(n_rows, step)),
         )
         return out.astype(current.dtype, copy=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from math import fsum, log, prod
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from polyad.core.arrays import Array, to_numpy
+from polyad.core.blocks import Blocks, cut_by_work
 from polyad.core.threads import run_blocks
 from polyad.cp.poisson import kernels
 from polyad.cp.poisson.records import Model, Rows, Rules, Slices
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from polyad.data.validation import Missing
 
-    Blocks = tuple[tuple[int, int], ...]
 
 Method = Literal["mu", "pdnr"]
 
@@ -196,11 +195,7 @@ class CountProblem(FitData):
             index[:, column] = coords[k][order] + self._offsets[k]
         values = self.tensor.values[order].astype(np.float64)
         slices = Slices(starts, rows[first].astype(np.int64), index, values)
-        done = np.cumsum(np.diff(starts) + _ROW_COST)
-        last = int(done[-1]) if done.size else 0
-        inside = np.searchsorted(done, np.arange(_BLOCK, last, _BLOCK)) + 1
-        edges = np.unique([0, *inside, first.size]).tolist()
-        return slices, tuple(pairwise(edges))
+        return slices, cut_by_work(np.diff(starts) + _ROW_COST, _BLOCK)
 
     def _run(
         self,

@@ -20,6 +20,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from polyad.core.arrays import Array, to_numpy
+from polyad.core.blocks import as_slices, cut
 from polyad.cp.nonnegative.rules import Descent
 from polyad.cp.rules import double, like
 from polyad.cp.supervised.classifier import losses, scores, softmax, surplus
@@ -184,8 +185,7 @@ class SupervisedDescent(Descent):
     def _follow(self, task: LabelledRows, start: NDArray[np.float64]) -> NDArray[np.float64]:
         """Make Newton steps on rows that have a class, a bounded number of them at a time."""
         result = np.empty_like(start)
-        for first in range(0, len(start), _ROWS_AT_A_TIME):
-            block = slice(first, first + _ROWS_AT_A_TIME)
+        for block in as_slices(cut(len(start), _ROWS_AT_A_TIME)):
             part, rows = task.part(block), start[block]
             for _ in range(self.n_steps):
                 new = part.lowered(rows, self._descend(*part.expansion(rows), rows))
