@@ -152,7 +152,7 @@ class PolyadEstimator(BaseEstimator):
         self.n_features_in_ = given.shape[1]
         self.modes_ = given.modes
         self.labels_ = list(given.labels)
-        self.n_samples_seen_ = given.shape[0]
+        self.n_samples_seen_ = self._fitted_shape[0]
 
     def _validate_new(self, X: Any, *, mask: Any = None, for_features: bool = False) -> TensorInput:
         """Validate new samples against the modes that the model was fitted to.
