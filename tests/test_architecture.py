@@ -32,12 +32,11 @@ MAY_USE = {
     **{room: FLOORS | SKELETON for room in ROOMS},
     "wasserstein": FLOORS | SKELETON | {"cp"},
     "quantile": FLOORS | SKELETON | {"soft"},
-    "datasets": FLOORS | SKELETON | ROOMS,
-    "report": FLOORS | SKELETON | ROOMS,
-    "metrics": FLOORS | SKELETON | ROOMS,
-    "selection": FLOORS | SKELETON | ROOMS | {"metrics"},
+    # What is around the models knows none of them: each says itself what it has to show.
+    **{part: FLOORS | SKELETON for part in TOP},
+    "selection": FLOORS | SKELETON | {"metrics"},
     # Model files name their class: the root has the list of estimators.
-    "io": FLOORS | SKELETON | ROOMS | {ROOT},
+    "io": FLOORS | SKELETON | {ROOT},
     ROOT: GROUND | FLOORS | SKELETON | ROOMS | TOP,
 }
 
@@ -143,7 +142,7 @@ def test_the_rules_see_a_private_name(text):
 
 OPTIONAL = {
     *("torch", "jax", "matplotlib", "tensorly", "pyttb", "sparse", "xarray", "polars", "dask"),
-    *("zarr", "anndata", "h5py"),
+    *("zarr", "anndata", "h5py", "jinja2"),
 }
 
 

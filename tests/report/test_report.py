@@ -341,6 +341,13 @@ def test_missing_matplotlib_is_named(model, monkeypatch, tmp_path, use):
     assert os.listdir(tmp_path) == []
 
 
+def test_missing_jinja2_is_named(model, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingPackageError, match=r"jinja2: .*pip install 'polyad\[report\]'"):
+        write_report(model, tmp_path / "report.html")
+    assert os.listdir(tmp_path) == []
+
+
 def test_the_report_module_needs_no_matplotlib_to_be_imported():
     code = "import sys, polyad; polyad.report.write_report; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import os
 import platform
-import re
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -31,11 +31,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     If the block raises, or the disk is full, or the process dies, ``path`` keeps what it had. What
     a process that was killed left of such a file is removed with the next one. A link stays a link:
     the file that it points to is replaced.
-
-    Parameters
-    ----------
-    path : path-like
-        The file to create or replace.
     """
     target = read_path(path)
     if target.is_symlink():
@@ -67,20 +62,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep others from holding the same file, in this process or another, while the block runs.
+    """Raise BlockingIOError if a file, which need not exist, is held; else hold it for the block.
 
     The system forgets a process that has died, and what it held. Where the system has no such
     locks, nothing is held.
-
-    Parameters
-    ----------
-    path : path-like
-        The file, which need not exist. Its folder must be writable.
-
-    Raises
-    ------
-    BlockingIOError
-        If another holds it.
     """
     target = Path(os.path.realpath(read_path(path)))
     if sys.platform == "win32":
@@ -143,10 +128,7 @@ def read_path(path: object) -> Path:
 
 @lru_cache(maxsize=1)
 def _place() -> str:
-    """Return a short name for where the number of a process has its meaning.
-
-    That is this machine or, on Linux, this container of it.
-    """
+    """Return a short name for this machine or container: numbers of processes are its own."""
     container = ""
     with contextlib.suppress(OSError):
         container = os.readlink("/proc/self/ns/pid")
@@ -157,13 +139,11 @@ def _remove_leftovers(folder: Path, name: str) -> None:
     """Remove what processes that no longer run left of files that they were writing."""
     if os.name != "posix":  # elsewhere there is no harmless way to ask for a process
         return
-    pattern = re.compile(re.escape(name) + r"(\d+)-\w+\.polyad\.tmp")
     with contextlib.suppress(OSError):
-        for entry in os.listdir(folder):
-            found = pattern.fullmatch(entry)
-            if found and not _is_running(int(found[1])):
-                with contextlib.suppress(OSError):
-                    os.unlink(folder / entry)
+        for entry in folder.glob(f"{glob.escape(name)}*.polyad.tmp"):
+            process = entry.name.removeprefix(name).partition("-")[0]
+            if process.isdecimal() and not _is_running(int(process)):
+                entry.unlink(missing_ok=True)
 
 
 def _is_running(process: int) -> bool:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
+    from polyad.estimators.showing import Curve, ReportSection
     from polyad.fitting.history import History
 
 
@@ -255,6 +256,20 @@ class PolyadEstimator(BaseEstimator):
 
     def _warn_about_data(self, message: str) -> None:
         warn_user(f"{type(self).__name__}: {message}", DataWarning)
+
+    # What a class has to show besides its components. Reports and tables ask for it here.
+
+    def _report_sections(self) -> list[ReportSection]:
+        return []
+
+    def _learned_tables(self) -> dict[str, np.ndarray]:
+        """Return what was learned of each feature besides the loadings: a row or a number each."""
+        return {}
+
+    def _transform_curves(self, features: Any, max_features: int) -> list[Curve]:
+        """Return the learned transforms of some features, or of those that are bent most."""
+        message = f"{type(self).__name__} learns no transforms of features, as QMF does."
+        raise InvalidTypeError(message)
 
     # Saving.
 

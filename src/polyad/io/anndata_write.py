@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
     Table = NDArray[Any]
 
-# Learned arrays with a row for each feature, besides the loadings.
-_PER_FEATURE = (
-    *("quantiles_", "quantile_weights_"),
-    *("normalizing_quantiles_", "normalizing_weights_"),
-)
-
 
 def write_anndata(
     model: Any,
@@ -86,7 +80,8 @@ def write_anndata(
         A dict: ``method``, ``version`` of polyad, ``params`` (those that are not None; objects in
         words), ``weights``, ``objective``, ``reconstruction_err`` if there is one, ``status``,
         ``n_iter``, ``history`` (a dict of arrays), and, if there are further modes, ``factors`` and
-        ``labels``, dicts with an array for each.
+        ``labels``, dicts with an array for each; ``tables``, the names of what is in ``varm`` and
+        ``var``, if that is more than the loadings.
     ``varm['qmf_quantiles']``, ``varm['qmf_quantile_weights']``, ``var['qmf_inflation']``
         The learned transforms of :class:`~polyad.QMF` and :class:`~polyad.QMFQ`, as in their
         ``quantile_table``; of QMFQ also ``varm['qmfq_normalizing_quantiles']`` and
@@ -176,12 +171,12 @@ def _collect(model: Any, adata: Any, key: str, layer: str | None) -> _Results:
     if obs is not None:
         results.obsm[f"X_{key}"] = _features(model, adata, var, layer)
     results.varm[key] = spread(model.factors_[var])
-    for name in _PER_FEATURE:
-        if hasattr(model, name):
-            results.varm[f"{key}_{name[:-1]}"] = spread(getattr(model, name))
-    if hasattr(model, "quantile_table"):
-        inflation = model.quantile_table()["inflation"].to_numpy()
-        results.var[f"{key}_inflation"] = spread(inflation)
+    for name, values in model._learned_tables().items():
+        place = results.var if np.ndim(values) == 1 else results.varm
+        place[f"{key}_{name}"] = spread(values)
+    if len(results.varm) > 1 or results.var:
+        # So that another model of the same name finds what to replace.
+        results.uns["tables"] = np.array([*results.varm, *results.var])
     return results
 
 
@@ -352,21 +347,17 @@ def _is_flat(values: Any) -> bool:
 def _write(results: _Results, target: Any, key: str) -> None:
     """Put everything where it belongs, in place of earlier results of the same name."""
     anndata = package("anndata", "anndata")
-    replaced = _is_ours(target.uns.get(key))
+    before = target.uns.get(key)
+    earlier = [f"X_{key}", *before.get("tables", ())] if _is_ours(before) else []
     with warnings.catch_warnings():
         # A view that is written to becomes an AnnData of its own, as the docstring says.
         warnings.simplefilter("ignore", anndata.ImplicitModificationWarning)
         target.uns[key] = results.uns
-    earlier = {
-        "obsm": [f"X_{key}"],
-        "varm": [f"{key}_{name[:-1]}" for name in _PER_FEATURE],
-        "var": [f"{key}_inflation"],
-    }
-    for place, names in earlier.items():
+    for place in ("obsm", "varm", "var"):
         own, table = getattr(results, place), getattr(target, place)
-        for name in names:
+        for name in earlier:
             # What an earlier model of another kind has left would pass for that of this one.
-            if replaced and name in table and name not in own:
+            if name in table and name not in own:
                 del table[name]
         for name, values in own.items():
             table[name] = values

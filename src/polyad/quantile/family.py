@@ -22,6 +22,7 @@ from polyad.data.validation import read_features
 from polyad.estimators import saving
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.estimators.kruskal import KruskalLearned, KruskalResult
+from polyad.estimators.showing import Curve, ReportSection
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.quantile.checks import check_divergence, gaps_of, read_matrix, weak_features
 from polyad.quantile.divergence import needs_positive, read_divergence, stored_divergence
@@ -187,6 +188,35 @@ class QuantileFamily(KruskalResult, Factorization):
         """
         check_is_fitted(self)
         return quantile_frame(self._maps(self._model()), self._products(), self._feature_labels())
+
+    def _transform_curves(self, features: Any, max_features: int) -> list[Curve]:
+        table = self.quantile_table()
+        if features is None:
+            strongest = np.argsort(-np.abs(table["inflation"].to_numpy()), kind="stable")
+            chosen = strongest[: max(max_features, 0)].tolist()
+        else:
+            chosen = np.ravel(np.asarray(features, dtype=object)).tolist()
+        curves = []
+        for feature in chosen:
+            curve = self.transform_table(feature)
+            title = str(table.index[self._feature_number(feature)])
+            curves.append(Curve(title, curve["before"].to_numpy(), curve["after"].to_numpy()))
+        return curves
+
+    def _report_sections(self) -> list[ReportSection]:
+        text = (
+            "From the products of scores and loadings, to the right, to the unit of the data, "
+            "upwards. Differences are inflated where a curve is steeper than the grey line."
+        )
+        caption = "The transforms of the features that are bent most"
+        return [ReportSection("Transforms", text, self._transform_curves(None, 12), caption)]
+
+    def _learned_tables(self) -> dict[str, np.ndarray]:
+        return {
+            "quantiles": self.quantiles_,
+            "quantile_weights": self.quantile_weights_,
+            "inflation": self.quantile_table()["inflation"].to_numpy(),
+        }
 
     # What a factorization is made of.
 

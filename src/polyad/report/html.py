@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,38 +14,23 @@ from sklearn.utils.validation import check_is_fitted
 from polyad._version import __version__
 from polyad.core.arrays import to_numpy
 from polyad.core.files import replacing
-from polyad.exceptions import InvalidInputError
-from polyad.quantile.family import QuantileFamily
+from polyad.exceptions import InvalidInputError, MissingPackageError
 from polyad.report.plots import (
+    draw_curves,
     leading_components,
     mode_title,
     plot_components,
     plot_history,
     visible,
 )
-from polyad.report.transforms import plot_transforms
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterator, Sequence
+
+    import pandas as pd
 
     from polyad.estimators.kruskal import KruskalResult
-
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1d2733; background: #fff; margin: 2rem auto;
-       max-width: 64rem; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .2rem .9rem .2rem 0; vertical-align: top; }
-td.number { text-align: right; }
-.scroll { overflow-x: auto; }
-.status { border-left: 4px solid #2c6fbb; padding: .4rem .8rem; background: #f1f5fa; }
-.status.warning { border-color: #c8553d; background: #fbf1ee; }
-img { max-width: 100%; height: auto; }
-details { margin: .6rem 0; }
-footer { margin-top: 3rem; color: #5a6673; font-size: .85rem; }
-"""
 
 
 def write_report(
@@ -84,37 +68,49 @@ def write_report(
         The file.
     """
     check_is_fitted(model)
+    template = _template()
     facts = _facts(model, X, y)
-    target = Path(path)
-    heading = html.escape(title or f"{type(model).__name__} with {len(model.weights_)} components")
-    kind = "" if model.status_.is_success else " warning"
     pictures = plot_components(model, top=top, max_components=max_components)
-    parts = [
-        f"<h1>{heading}</h1>",
-        f'<p class="status{kind}"><b>{html.escape(model.status_.value)}</b>: '
-        f"{html.escape(model.status_.advice)}</p>",
-        "<h2>Fit</h2>",
-        _table(facts),
-        _image(plot_history(model), "Objective at each iteration"),
-        "<h2>Components</h2>",
-        _image(pictures, "The leading entries of each component in each mode"),
-        *_component_tables(model, top, max_components),
-        *_transforms(model),
-        "<h2>Parameters</h2>",
-        _table(
+    labelled = [k for k in range(1, len(model.factors_)) if model.labels_[k] is not None]
+    page = template.render(
+        title=title or f"{type(model).__name__} with {len(model.weights_)} components",
+        status=model.status_,
+        facts=facts,
+        history=_picture(plot_history(model)),
+        components=_picture(pictures),
+        labelled_modes=[mode_title(model, mode) for mode in labelled],
+        tables=list(_component_tables(model, labelled, top, max_components)),
+        n_hidden=len(model.weights_) - max_components,
+        sections=[
+            {**vars(section), "picture": _picture(draw_curves(section.curves))}
+            for section in model._report_sections()
+        ],
+        parameters=[
             (name, _shown(value)) for name, value in sorted(model.get_params(deep=False).items())
-        ),
-        f"<footer>Written by polyad {html.escape(__version__)}.</footer>",
-    ]
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{heading}</title><style>{_STYLE}</style></head><body><main>"
-        f"{''.join(parts)}</main></body></html>\n"
+        ],
+        version=__version__,
     )
+    target = Path(path)
     with replacing(target) as stream:
         stream.write(page.encode())
     return target
+
+
+def _template() -> Any:
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError as error:
+        message = "The report needs jinja2: install it with pip install 'polyad[report]'."
+        raise MissingPackageError(message) from error
+    environment = Environment(
+        loader=PackageLoader("polyad.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    return environment.get_template("report.html")
 
 
 def _facts(model: KruskalResult, X: Any, y: Any) -> list[tuple[str, str]]:
@@ -139,48 +135,24 @@ def _facts(model: KruskalResult, X: Any, y: Any) -> list[tuple[str, str]]:
     return facts
 
 
-def _component_tables(model: KruskalResult, top: int, max_components: int) -> Iterable[str]:
+def _component_tables(
+    model: KruskalResult, labelled: Sequence[int], top: int, max_components: int
+) -> Iterator[dict[str, Any]]:
     """Give the numbers behind the bars, for labelled modes."""
-    labelled = [k for k in range(1, len(model.factors_)) if model.labels_[k] is not None]
     weights = to_numpy(model.weights_)
     for r in leading_components(model, max_components) if labelled else ():
-        yield f"<details><summary>Component {r}, weight {weights[r]:.4g}</summary>"
-        yield '<div class="scroll"><table><tr>'
-        for mode in labelled:
-            yield f'<th colspan="2">{html.escape(mode_title(model, mode))}</th>'
-        yield "</tr>"
         columns = [visible(model.top(r, mode, top)) for mode in labelled]
-        for row in range(max(len(column) for column in columns)):
-            yield "<tr>"
-            for column in columns:
-                inside = row < len(column)
-                label = html.escape(str(column.index[row])) if inside else ""
-                number = f"{column.iloc[row]:.3f}" if inside else ""
-                yield f'<td>{label}</td><td class="number">{number}</td>'
-            yield "</tr>"
-        yield "</table></div></details>"
-    if len(weights) > max_components:
-        yield f"<p>{len(weights) - max_components} more components are not shown.</p>"
+        longest = max(len(column) for column in columns)
+        yield {
+            "number": r,
+            "weight": f"{weights[r]:.4g}",
+            "rows": [[_cell(column, row) for column in columns] for row in range(longest)],
+        }
 
 
-def _transforms(model: KruskalResult) -> Iterable[str]:
-    """Show the transforms of a model that has learned some."""
-    if not isinstance(model, QuantileFamily):
-        return
-    yield "<h2>Transforms</h2>"
-    yield (
-        "<p>From the products of scores and loadings, to the right, to the unit of the data, "
-        "upwards. Differences are inflated where a curve is steeper than the grey line.</p>"
-    )
-    yield _image(plot_transforms(model), "The transforms of the features that are bent most")
-
-
-def _table(rows: Iterable[tuple[str, str]]) -> str:
-    cells = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
-        for name, value in rows
-    )
-    return f'<div class="scroll"><table>{cells}</table></div>'
+def _cell(column: pd.Series, row: int) -> tuple[str, str]:
+    """Return a label and its number, both empty below the end of the column."""
+    return (str(column.index[row]), f"{column.iloc[row]:.3f}") if row < len(column) else ("", "")
 
 
 def _shown(value: Any) -> str:
@@ -188,8 +160,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 200 else text[:199] + "…"
 
 
-def _image(figure: Any, description: str) -> str:
+def _picture(figure: Any) -> str:
+    """Return a figure as an address that holds it."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=110)
-    data = base64.b64encode(stream.getvalue()).decode("ascii")
-    return f'<p><img alt="{html.escape(description)}" src="data:image/png;base64,{data}"></p>'
+    return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")

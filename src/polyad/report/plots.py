@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from polyad.estimators.kruskal import KruskalResult
+    from polyad.estimators.showing import Curve
 
 # The report is read on light paper; both hues are told apart by every kind of colour vision.
 _POSITIVE, _NEGATIVE = "#2c6fbb", "#c8553d"
+_STRAIGHT = "0.7"
 _MAX_POINTS = 2000
+_CURVES_PER_ROW = 4
 
 
 def plot_components(
@@ -71,19 +74,56 @@ def plot_components(
 
 
 def plot_history(model: KruskalResult) -> Any:
-    """Draw the objective of a fit.
+    """Draw the objective of a fit."""
+    figure = figure_class()(figsize=(5.5, 3.0), layout="constrained")
+    model.history_.plot(figure.subplots())
+    return figure
+
+
+def plot_transforms(
+    model: KruskalResult,
+    *,
+    features: int | str | Sequence[int | str] | None = None,
+    max_features: int = 12,
+) -> Any:
+    """Draw what the learned transforms make of the products of the factors.
+
+    A grey line joins the ends of each: where the curve is steeper, differences are inflated.
 
     Parameters
     ----------
-    model : fitted estimator
+    model : fitted QMF or QMFQ
         What to draw.
+    features : int, str or sequence of these, optional
+        The features to draw; by default those whose upper half is inflated or deflated most.
+    max_features : int
+        Draw at most so many, if they are not named.
 
     Returns
     -------
     matplotlib.figure.Figure
     """
-    figure = figure_class()(figsize=(5.5, 3.0), layout="constrained")
-    model.history_.plot(figure.subplots())
+    check_is_fitted(model)
+    curves = model._transform_curves(features, max_features)
+    if not curves:
+        message = "Nothing to draw: give at least one feature, or max_features of 1 or more."
+        raise InvalidInputError(message)
+    return draw_curves(curves)
+
+
+def draw_curves(curves: Sequence[Curve]) -> Any:
+    """Draw a panel for each curve, with the straight line between its ends."""
+    n_columns = min(_CURVES_PER_ROW, len(curves))
+    n_rows = -(-len(curves) // n_columns)
+    figure = figure_class()(figsize=(2.6 * n_columns, 2.2 * n_rows), layout="constrained")
+    panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for panel, curve in zip(panels, curves, strict=False):
+        panel.plot(curve.x[[0, -1]], curve.y[[0, -1]], color=_STRAIGHT)
+        panel.plot(curve.x, curve.y, color=_POSITIVE)
+        panel.set_title(shorten(curve.title), fontsize=8)
+        panel.tick_params(labelsize=7)
+    for panel in panels[len(curves) :]:
+        panel.set_visible(False)
     return figure
 
 

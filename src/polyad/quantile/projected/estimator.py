@@ -324,6 +324,13 @@ class QMFQ(QuantileFamily):
             return nonnegative_scores(normalized, loadings)
         return linear_scores(normalized, loadings)
 
+    def _learned_tables(self) -> dict[str, np.ndarray]:
+        return {
+            **super()._learned_tables(),
+            "normalizing_quantiles": self.normalizing_quantiles_,
+            "normalizing_weights": self.normalizing_weights_,
+        }
+
     def _normalized(self, table: FeatureTable, learned: QMFQLearned) -> Table:
         """Return samples (d, n) after the first normalization."""
         maps = FeatureMaps(
