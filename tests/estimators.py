@@ -1,0 +1,168 @@
+"""Every public estimator with small data and quick parameters, one line each.
+
+Tests of what all of them promise take their cases from here; see ``tests/test_contract.py``.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.sparse import coo_array, issparse
+
+import polyad
+from polyad import LabelledTensor
+
+QUICK = {"n_components": 2, "max_iter": 3, "tol": 0.0, "random_state": 0}
+
+
+def tensor(rng, shape, mean=2.0):
+    """Return counts of two components, of which some are zero."""
+    factors = [rng.uniform(0.1, 1.0, (n, 2)) for n in shape]
+    model = np.einsum("ir,jr,kr->ijk", *factors)
+    return rng.poisson(mean * model / model.mean()).astype(float)
+
+
+def real(rng, shape):
+    return np.where(rng.random(shape) < 0.1, 0.0, tensor(rng, shape) + rng.normal(size=shape))
+
+
+def matrix(rng, shape):
+    return np.exp(0.5 * rng.normal(size=(shape[0], 3)) @ rng.normal(size=(3, shape[1])))
+
+
+#: How data of a kind is made.
+KINDS = {
+    "real": real,
+    "counts": tensor,
+    "few counts": lambda rng, shape: coo_array(tensor(rng, shape, mean=0.3)),
+    "zeros and ones": lambda rng, shape: (tensor(rng, shape) > 1).astype(float),
+    "matrix": matrix,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An estimator, the kind of data it is tried on, and what makes it quick."""
+
+    estimator: Any
+    kind: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    #: Of data that is cut into blocks, for more than one thread.
+    large: tuple[int, ...] = (200, 90, 60)
+
+    def make(self, **changes):
+        return self.estimator(**{**QUICK, **self.parameters, **changes})
+
+    def fit(self, X=None, **changes):
+        X = self.data() if X is None else X
+        n_samples = X.shape[0] if hasattr(X, "shape") else None
+        return self.make(**changes).fit(X, self.classes(n_samples))
+
+    def data(self, n_samples=8, seed=0, others=(6, 5)):
+        """Return samples, dense or sparse as the solver needs them."""
+        return KINDS[self.kind](np.random.default_rng(seed), (n_samples, *others))
+
+    def dense(self, **options):
+        data = self.data(**options)
+        return data.toarray() if issparse(data) else data
+
+    def forms(self):
+        """Return the data in each form that the estimator takes."""
+        dense = self.dense()
+        forms = {"dense": dense} if self.takes_dense else {}
+        if self.takes_sparse:
+            forms["sparse"] = coo_array(dense)
+        if self.takes_missing:
+            hidden = np.random.default_rng(1).random(dense.shape) < 0.1
+            forms["missing"] = np.where(hidden, np.nan, dense)
+        return forms
+
+    def large_forms(self):
+        """Return larger data in the forms that go different ways, with parameters for them."""
+        n_samples, *others = self.large
+        dense = self.dense(n_samples=n_samples, others=tuple(others))
+        rng = np.random.default_rng(1)
+        # As many samples in a batch as give a thread something to do.
+        more = {"batch_size": 150} if self.estimator is polyad.StochasticCP else {}
+        forms = {}
+        if self.kind != "few counts":
+            forms["dense"] = dense, more
+        if self.takes_missing:
+            forms["missing"] = np.where(rng.random(dense.shape) < 0.1, np.nan, dense), more
+        if self.takes_sparse:
+            few = coo_array(dense * (rng.random(dense.shape) < 0.05))
+            forms["sparse"] = few, more
+            if self.takes_missing and self.parameters.get("solver") != "mu":
+                forms["unobserved"] = few, {**more, "missing": "unobserved"}
+        return forms
+
+    def labelled(self, data=None):
+        """Return the samples with names for their modes and entries."""
+        data = self.data() if data is None else data
+        modes = ["sample", "thing", "place"][: data.ndim]
+        names = [
+            [f"{mode} {k}" for k in range(n)] for mode, n in zip(modes, data.shape, strict=True)
+        ]
+        return LabelledTensor(data, modes=modes, labels=names)
+
+    def classes(self, n_samples):
+        """Return the classes of samples for an estimator that needs them."""
+        return np.arange(n_samples) % 2 if self.tags.target_tags.required else None
+
+    @property
+    def tags(self):
+        return self.make().__sklearn_tags__()
+
+    @property
+    def takes_dense(self):
+        return self.parameters.get("solver") != "adam"
+
+    @property
+    def takes_sparse(self):
+        return self.tags.input_tags.sparse
+
+    @property
+    def takes_missing(self):
+        return self.tags.input_tags.allow_nan and self.takes_dense
+
+
+MATRIX = (40, 70)
+CASES = {
+    "CP": Case(polyad.CP, "real"),
+    "NonnegativeCP": Case(polyad.NonnegativeCP, "counts"),
+    "NonnegativeCP mu": Case(polyad.NonnegativeCP, "counts", {"solver": "mu"}),
+    "PoissonCP": Case(polyad.PoissonCP, "counts", large=(40, 30, 20)),
+    "PoissonCP pdnr": Case(polyad.PoissonCP, "counts", {"solver": "pdnr"}, large=(40, 30, 20)),
+    "GeneralizedCP": Case(polyad.GeneralizedCP, "real"),
+    "GeneralizedCP odds": Case(
+        polyad.GeneralizedCP, "zeros and ones", {"loss": "bernoulli", "ridge": 0.1}, (100, 60, 50)
+    ),
+    "GeneralizedCP adam": Case(
+        polyad.GeneralizedCP, "few counts", {"loss": "poisson", "solver": "adam", "epoch_iter": 3}
+    ),
+    "SimilarityCP": Case(polyad.SimilarityCP, "counts"),
+    "StochasticCP": Case(polyad.StochasticCP, "real", {"batch_size": 3}),
+    "StochasticCP graph": Case(polyad.StochasticCP, "real", {"batch_size": 3, "graph": "complete"}),
+    "SupervisedCP": Case(polyad.SupervisedCP, "counts"),
+    "WassersteinCP": Case(polyad.WassersteinCP, "few counts", large=(60, 40, 30)),
+    "WassersteinCP samples": Case(
+        polyad.WassersteinCP, "few counts", {"costs": "presence"}, large=(40, 30, 20)
+    ),
+    "QMF": Case(polyad.QMF, "matrix", {"n_quantiles": 4}, large=MATRIX),
+    "QMF lbfgs": Case(
+        polyad.QMF,
+        "matrix",
+        {"n_quantiles": 4, "solver": "lbfgs", "nonnegative": False, "divergence": "frobenius"},
+        large=MATRIX,
+    ),
+    "QMF batches": Case(polyad.QMF, "matrix", {"n_quantiles": 4, "batch_size": 2}, large=MATRIX),
+    "QMFQ": Case(polyad.QMFQ, "matrix", {"n_quantiles": 4, "inner_iter": 10}, large=MATRIX),
+    "QMFQ svd": Case(
+        polyad.QMFQ,
+        "matrix",
+        {"n_quantiles": 4, "projector": "svd", "solver": "lbfgs"},
+        large=MATRIX,
+    ),
+}
+#: The first case of each estimator.
+FIRST = {case.estimator: name for name, case in reversed(CASES.items())}
