@@ -164,5 +164,7 @@ CASES = {
         large=MATRIX,
     ),
 }
-#: The first case of each estimator.
-FIRST = {case.estimator: name for name, case in reversed(CASES.items())}
+#: The name of the first case of each estimator.
+FIRST: dict[Any, str] = {}
+for _name, _case in CASES.items():
+    FIRST.setdefault(_case.estimator, _name)

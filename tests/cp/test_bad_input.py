@@ -118,15 +118,6 @@ def test_warm_start_of_another_shape():
     assert model.factors_[0].shape == (6, 2)
 
 
-def test_a_refused_fit_leaves_the_fitted_model_usable():
-    model = CP(2, random_state=0).fit(X)
-    before = model.transform(X)
-    for bad in (with_value(np.inf), np.zeros(3), np.zeros((2, 1))):
-        with pytest.raises(PolyadError):
-            model.fit(bad)
-        assert np.array_equal(model.transform(X), before)
-
-
 def test_kruskal_init_with_weights():
     truth = KruskalTensor(
         np.array([2.0, 1.0]), [np.random.default_rng(0).random((n, 2)) for n in X.shape]

@@ -7,7 +7,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
 from polyad import CP, KruskalTensor, LabelledTensor, Status, factor_match_score
-from polyad.datasets import make_low_rank, make_sparse
+from polyad.datasets import make_low_rank
 from polyad.exceptions import DataWarning
 from polyad.fitting.driver import FitError
 
@@ -147,27 +147,6 @@ def test_duplicates_are_summed(seed):
     sparse = CP(2, init=start, max_iter=5, tol=0).fit(twice)
     dense = CP(2, init=start, max_iter=5, tol=0).fit(twice.toarray())
     np.testing.assert_allclose(sparse.kruskal_.to_dense(), dense.kruskal_.to_dense(), atol=1e-8)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("unobserved", [False, True])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_thread_count_changes_nothing(sparse, unobserved):
-    if sparse:
-        X = make_sparse((300, 200, 100), 60_000, random_state=0)
-    else:
-        X = make_low_rank((150, 120, 60), 4, noise=0.5, random_state=0)[0]
-        X[0, 0, 0] = np.nan if unobserved else 0.0
-    missing = "unobserved" if unobserved else "zero"
-    models = [
-        CP(5, missing=missing, max_iter=3, tol=0, random_state=0, n_jobs=n_jobs).fit(X)
-        for n_jobs in (1, 2, 3)
-    ]
-    for other in models[1:]:
-        assert np.array_equal(models[0].weights_, other.weights_)
-        assert all(map(np.array_equal, models[0].factors_, other.factors_))
-        assert np.array_equal(models[0].transform(X), other.transform(X))
-        assert models[0].objective_ == other.objective_
 
 
 @pytest.mark.parametrize("ridge", [0.0, 2.0])

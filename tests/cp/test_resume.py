@@ -12,8 +12,6 @@ import torch
 from scipy.sparse import coo_array
 
 from polyad import CP, Checkpoint, NonnegativeCP, PoissonCP
-from polyad.datasets import make_low_rank
-from polyad.exceptions import CheckpointError
 
 SCRIPT = """
 import sys
@@ -62,55 +60,6 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, kind):
         for name in first.files:
             assert first[name].tobytes() == second[name].tobytes()
     assert set(os.listdir(tmp_path)) == {"whole.npz", "resumed.npz", "state"}
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_longer_fit_goes_on_from_a_shorter_one(tmp_path):
-    X = make_low_rank((12, 9, 8), 3, noise=0.3, random_state=0)[0]
-    whole = CP(3, random_state=0, max_iter=20, tol=0).fit(X)
-    path = tmp_path / "state"
-    CP(3, random_state=0, max_iter=8, tol=0, checkpoint=path).fit(X)
-    numbers = []
-    longer = CP(
-        3,
-        random_state=0,
-        max_iter=20,
-        tol=0,
-        checkpoint=path,
-        callbacks=lambda it: numbers.append(it.number),
-    ).fit(X)
-    assert numbers == list(range(9, 21))
-    assert np.array_equal(longer.factors_[1], whole.factors_[1])
-    assert longer.history_.objective == whole.history_.objective
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"n_components": 4}, "n_components"),
-        ({"ridge": 1.0}, "ridge"),
-        ({"init": "random"}, "init"),
-        ({"random_state": 1}, "random_state"),
-        ({"missing": "unobserved"}, "missing"),
-    ],
-)
-def test_other_parameters_are_refused(tmp_path, change, named):
-    X = coo_array(make_low_rank((12, 9, 8), 3, noise=0.3, random_state=0)[0])
-    parameters = {"n_components": 3, "random_state": 0, "max_iter": 3}
-    CP(**parameters, checkpoint=tmp_path / "state").fit(X)
-    with pytest.raises(CheckpointError, match=named):
-        CP(**{**parameters, **change}, checkpoint=tmp_path / "state").fit(X)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_other_data_is_refused(tmp_path):
-    X = make_low_rank((12, 9, 8), 3, noise=0.3, random_state=0)[0]
-    model = CP(3, random_state=0, max_iter=3, checkpoint=Checkpoint(tmp_path / "state", every=1))
-    model.fit(X)
-    X[0, 0, 0] += 1e-9
-    with pytest.raises(CheckpointError, match="data"):
-        model.fit(X)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

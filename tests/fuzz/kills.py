@@ -12,10 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-import polyad
 from polyad.fitting import Checkpoint
+from tests.estimators import CASES, FIRST
 from tests.fuzz.judge import demand, promised, same_bits
 
 if TYPE_CHECKING:
@@ -24,36 +22,22 @@ if TYPE_CHECKING:
     from tests.fuzz.data import Rng
 
 # What is killed: small fits of many iterations, all of which are done.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "CP": {},
-    "NonnegativeCP": {"solver": "mu"},
-    "PoissonCP": {},
-    "GeneralizedCP": {"loss": "poisson"},
-    "StochasticCP": {"batch_size": 5},
-    "SupervisedCP": {},
-    "SimilarityCP": {},
-    "WassersteinCP": {},
-    "QMF": {"batch_size": 3},
-    "QMFQ": {"inner_iter": 5},
-}
+NAMES = list(FIRST.values())
 N_ITERATIONS = 12
 
 
 def make(name: str, seed: int, folder: str | None, **more: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return an estimator and the arguments of its fit, the same in each process."""
-    rng = np.random.default_rng(seed)
-    shape = (20, 6) if name.startswith("QMF") else (20, 6, 4)
-    X = rng.poisson(2.0, shape).astype(float)
+    tried = CASES[name]
+    X = tried.data(n_samples=20, seed=seed)
     checkpoint = None if folder is None else Checkpoint(Path(folder) / "fit.polyad", every=1)
-    common = {"n_init": 1 + seed % 2, "max_iter": N_ITERATIONS, "tol": 0.0, "n_jobs": 1}
-    own = {**common, **SETTINGS[name], "checkpoint": checkpoint, "random_state": seed, **more}
-    y = (X.sum(axis=tuple(range(1, X.ndim))) > 50).astype(int)
-    return getattr(polyad, name)(2, **own), (X, y if name == "SupervisedCP" else None)
+    own = {"n_init": 1 + seed % 2, "max_iter": N_ITERATIONS, "n_jobs": 1, "random_state": seed}
+    return tried.make(**own, checkpoint=checkpoint, **more), (X, tried.classes(20))
 
 
 def case(rng: Rng, number: int, say: Callable[[str], None]) -> bool:
     """Kill one fit at a random moment and go on from what it left."""
-    name, seed = list(SETTINGS)[number % len(SETTINGS)], int(rng.integers(100))
+    name, seed = NAMES[number % len(NAMES)], int(rng.integers(100))
     steps, pause = int(rng.integers(1, N_ITERATIONS)), float(rng.uniform(0.0, 0.05))
     say(f"{name} with seed {seed}, killed {pause:.3f} seconds after iteration {steps}")
     with promised("the fit that nobody killed"):

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import polyad
 from polyad import QMF, QMFQ, LabelledTensor
 from polyad.exceptions import DataWarning, Status
 from tests.quantile.planted import planted, small
@@ -263,40 +262,7 @@ def test_the_rank_is_chosen_with_hidden_entries():
     assert found.best_rank == 2
 
 
-# Bits.
-
-
-@pytest.mark.parametrize("options", [{}, {"batch_size": 3}, {"solver": "lbfgs"}])
-def test_a_resumed_fit_has_the_bits_of_an_uninterrupted_one(tmp_path, options):
-    X = small()
-    common = {"n_components": 2, "random_state": 3, "tol": 0, **options}
-    whole = QMF(**common, max_iter=25).fit(X)
-    QMF(**common, max_iter=12, checkpoint=tmp_path / "state").fit(X)
-    same_bits(whole, QMF(**common, max_iter=25, checkpoint=tmp_path / "state").fit(X))
-
-
-def test_restarts_resume_too(tmp_path):
-    X = small()
-    common = {"n_components": 2, "random_state": 3, "tol": 0, "n_init": 3, "max_iter": 10}
-    whole = QMF(**common).fit(X)
-    calls = []
-
-    def stop(iteration):
-        calls.append(iteration)
-        return len(calls) == 17
-
-    QMF(**common, checkpoint=tmp_path / "state", callbacks=stop).fit(X)
-    same_bits(whole, QMF(**common, checkpoint=tmp_path / "state").fit(X))
-    single = [QMF(2, random_state=seed, tol=0, max_iter=10).fit(X).objective_ for seed in range(3)]
-    assert np.isfinite(single).all()
-
-
-@pytest.mark.parametrize("options", [{}, {"batch_size": 70}, {"solver": "lbfgs"}])
-def test_threads_do_not_change_a_bit(options):
-    X = planted(n_samples=40, n_features=200, n_components=3)
-    models = [QMF(3, random_state=0, max_iter=8, n_jobs=n, **options).fit(X) for n in (1, 4)]
-    same_bits(*models)
-    assert models[0].transform(X).tobytes() == models[1].transform(X).tobytes()
+# Endings and going on.
 
 
 def test_ctrl_c_keeps_the_best_state():
@@ -323,16 +289,6 @@ def test_a_warm_start_goes_on():
 # Types, labels, files.
 
 
-def test_float32_stays_float32_and_agrees():
-    X = small()
-    wide = QMF(2, random_state=0, max_iter=60).fit(X)
-    model = QMF(2, random_state=0, max_iter=60).fit(X.astype(np.float32))
-    assert {model.weights_.dtype, *(factor.dtype for factor in model.factors_)} == {np.dtype("f4")}
-    assert model.transform(X.astype(np.float32)).dtype == np.float32
-    assert model.inverse_transform(model.transform(X.astype(np.float32))).dtype == np.float32
-    assert model.objective_ == pytest.approx(wide.objective_, rel=1e-2)
-
-
 def test_tables_and_labels():
     X = small(n_samples=6, n_features=3)
     frame = pd.DataFrame(X, index=list("uvwxyz"), columns=["a", "b", "c"])
@@ -349,18 +305,6 @@ def test_tables_and_labels():
     assert list(labelled.factor_table("patient").index) == list("uvwxyz")
     turned = LabelledTensor(X[:, ::-1], modes=("patient", "gene"), labels=[None, ["c", "b", "a"]])
     np.testing.assert_allclose(labelled.transform(turned), labelled.transform(tensor))
-
-
-@pytest.mark.parametrize("options", [{}, {"nonnegative": False, "divergence": "frobenius"}])
-def test_a_saved_model_is_the_same(tmp_path, options):
-    X = small()
-    model = QMF(2, random_state=0, max_iter=20, **options).fit(X)
-    model.save(tmp_path / "model")
-    loaded = polyad.load(tmp_path / "model")
-    same_bits(model, loaded)
-    assert loaded.transform(X).tobytes() == model.transform(X).tobytes()
-    assert loaded.get_params() == model.get_params()
-    pd.testing.assert_frame_equal(loaded.quantile_table(), model.quantile_table())
 
 
 class LogCosh:

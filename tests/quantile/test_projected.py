@@ -187,23 +187,13 @@ def test_new_samples_are_normalised_projected_and_mapped_back(options):
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"projector": "svd"}, {"solver": "lbfgs"}])
-def test_resume_threads_and_files_keep_every_bit(tmp_path, options):
-    X = planted(n_samples=30, n_features=70, n_components=2)
-    common = {"n_components": 2, "inner_iter": 8, "random_state": 0, "tol": 0, **options}
-    whole = QMFQ(**common, max_iter=8, n_jobs=1).fit(X)
-    QMFQ(**common, max_iter=4, checkpoint=tmp_path / "state").fit(X)
-    resumed = QMFQ(**common, max_iter=8, n_jobs=3, checkpoint=tmp_path / "state").fit(X)
-    resumed.save(tmp_path / "model")
-    loaded = polyad.load(tmp_path / "model")
-    for other in (resumed, loaded):
-        assert other.history_.objective == whole.history_.objective
-        for name in ("weights_", "quantiles_", "normalizing_quantiles_", "normalizing_potentials_"):
-            assert getattr(other, name).tobytes() == getattr(whole, name).tobytes(), name
-        assert other.factors_[1].tobytes() == whole.factors_[1].tobytes()
-        assert other.transform(X).tobytes() == whole.transform(X).tobytes()
-    warm = loaded.set_params(warm_start=True, max_iter=3).fit(X)
-    assert warm.history_.objective[0] == pytest.approx(whole.objective_, rel=0.02)
+@pytest.mark.parametrize("options", [{}, {"projector": "svd"}])
+def test_a_warm_start_of_a_loaded_model_goes_on(tmp_path, options):
+    X = small()
+    model = QMFQ(2, inner_iter=8, max_iter=8, tol=0, random_state=0, **options).fit(X)
+    model.save(tmp_path / "model")
+    warm = polyad.load(tmp_path / "model").set_params(warm_start=True, max_iter=3).fit(X)
+    assert warm.history_.objective[0] == pytest.approx(model.objective_, rel=0.02)
 
 
 def test_odd_features_and_float32():

@@ -7,9 +7,6 @@ import pytest
 from scipy.optimize import minimize
 from scipy.sparse import coo_array
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 
 import polyad
 from polyad import LabelledTensor, WassersteinCP
@@ -146,13 +143,6 @@ def test_labels_go_through():
     np.testing.assert_array_equal(model.costs_[1], 1 - np.eye(4))
 
 
-def test_a_saved_model_transforms_as_before(tmp_path, fitted):
-    X, model = fitted
-    model.save(tmp_path / "model.polyad")
-    same = polyad.load(tmp_path / "model.polyad")
-    np.testing.assert_array_equal(same.transform(X), model.transform(X))
-
-
 def one_everywhere(data, mode):
     return one_identity_cost(data.shape[mode])
 
@@ -205,27 +195,3 @@ def test_ctrl_c_at_the_end_loses_no_fit(monkeypatch):
     assert model.status_ is Status.INTERRUPTED
     assert all(np.isfinite(factor).all() for factor in model.factors_)
     assert model.objective_ == model.history_.objective[-1]
-
-
-def test_a_pipeline_with_grid_search():
-    X, _ = twin.small_data((24, 6, 5))
-    y = (X.sum(axis=(1, 2)) > np.median(X.sum(axis=(1, 2)))).astype(int)
-    pipeline = make_pipeline(WassersteinCP(2, random_state=0, max_iter=5), LogisticRegression())
-    grid = {"wassersteincp__epsilon": [0.05, 0.5]}
-    assert GridSearchCV(pipeline, grid, cv=2).fit(X, y).best_score_ > 0.5
-
-
-def test_resume_gives_the_same_bits(tmp_path):
-    X, _ = twin.small_data()
-    whole = WassersteinCP(2, random_state=0, max_iter=12, tol=0.0).fit(X)
-    path = tmp_path / "state"
-
-    def stop(news):
-        return news.number == 5
-
-    common = {"random_state": 0, "max_iter": 12, "tol": 0.0, "checkpoint": path}
-    WassersteinCP(2, callbacks=stop, **common).fit(X)
-    resumed = WassersteinCP(2, **common).fit(X)
-    assert whole.history_.objective == resumed.history_.objective
-    for left, right in zip(whole.factors_, resumed.factors_, strict=True):
-        np.testing.assert_array_equal(left, right)

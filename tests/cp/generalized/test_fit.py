@@ -208,26 +208,6 @@ def test_a_slice_without_observations_is_told():
     assert (model.factors_[1][2] == 0).all()
 
 
-@pytest.mark.parametrize("name", ["bernoulli-odds", "gamma", "poisson-log"])
-@pytest.mark.parametrize("kind", ["dense", "holed", "zeros", "unobserved"])
-def test_any_number_of_threads_gives_the_same_numbers(name, kind):
-    X = data_for(name, (40, 80, 90))
-    data, missing = X, "zero"
-    if kind == "holed":
-        data = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
-    elif kind == "unobserved" or name == "gamma":
-        place = np.nonzero(np.random.default_rng(0).random(X.shape) < 0.2)
-        data, missing = coo_array((X[place], place), shape=X.shape), "unobserved"
-    elif kind == "zeros":
-        data = coo_array(X)
-    results = []
-    for n_jobs in (1, 2):
-        model = fitted(name, data, missing=missing, max_iter=3, n_jobs=n_jobs)
-        results.append([*model.factors_, model.weights_, model.transform(data)])
-    for left, right in zip(*results, strict=True):
-        assert left.tobytes() == right.tobytes()
-
-
 @pytest.mark.parametrize("convert", [torch.asarray, array_api_strict.asarray])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "custom"])
 def test_other_arrays_in_and_out(convert, name):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.sparse import coo_array
 
 from polyad import GeneralizedCP
 from polyad.exceptions import CheckpointError
@@ -10,29 +9,6 @@ from polyad.losses import HuberLoss
 from tests.cp.generalized.examples import data_for
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-
-
-@pytest.mark.parametrize("name", ["bernoulli-odds", "gaussian", "gamma"])
-@pytest.mark.parametrize("kind", [np.asarray, coo_array])
-def test_a_longer_fit_goes_on_from_a_shorter_one(tmp_path, name, kind):
-    X = kind(data_for(name, (9, 8, 7)))
-    missing = "unobserved" if name == "gamma" else "zero"
-    common = {"n_components": 3, "loss": name, "random_state": 0, "n_init": 2, "missing": missing}
-    whole = GeneralizedCP(**common, tol=0, max_iter=16).fit(X)
-    calls = []
-
-    def stop_in_the_second_start(iteration):
-        calls.append(iteration.number)
-        return len(calls) == 28
-
-    path = tmp_path / "state"
-    shared = {**common, "tol": 0, "max_iter": 16, "checkpoint": path}
-    GeneralizedCP(**shared, callbacks=stop_in_the_second_start).fit(X)
-    resumed = GeneralizedCP(**shared).fit(X)
-    for left, right in zip(whole.factors_, resumed.factors_, strict=True):
-        assert left.tobytes() == right.tobytes()
-    assert whole.history_.objective == resumed.history_.objective
-    assert [r["kkt"] for r in whole.history_] == [r["kkt"] for r in resumed.history_]
 
 
 def test_fixed_factors_survive_a_checkpoint(tmp_path):
@@ -46,21 +22,13 @@ def test_fixed_factors_survive_a_checkpoint(tmp_path):
         assert left.tobytes() == right.tobytes()
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"loss": HuberLoss(2.0)}, "loss"),
-        ({"loss": "gaussian"}, "loss"),
-        ({"ridge": 1.0}, "ridge"),
-        ({"random_state": 1}, "random_state"),
-    ],
-)
-def test_other_parameters_are_refused(tmp_path, change, named):
+@pytest.mark.parametrize("loss", [HuberLoss(2.0), "gaussian"])
+def test_another_loss_is_refused(tmp_path, loss):
     X = data_for("huber")
-    parameters = {"n_components": 2, "loss": "huber", "random_state": 0, "max_iter": 3}
-    GeneralizedCP(**parameters, checkpoint=tmp_path / "state").fit(X)
-    with pytest.raises(CheckpointError, match=named):
-        GeneralizedCP(**{**parameters, **change}, checkpoint=tmp_path / "state").fit(X)
+    parameters = {"n_components": 2, "random_state": 0, "max_iter": 3}
+    GeneralizedCP(**parameters, loss="huber", checkpoint=tmp_path / "state").fit(X)
+    with pytest.raises(CheckpointError, match="loss"):
+        GeneralizedCP(**parameters, loss=loss, checkpoint=tmp_path / "state").fit(X)
 
 
 def test_other_data_is_refused(tmp_path):

@@ -201,17 +201,6 @@ def test_the_unit_of_the_data_does_not_matter(scale):
     assert match(one.state.factors, two.state.factors) > 0.999
 
 
-def test_float32_stays_float32():
-    tensor, _ = planted((60, 50, 40), 2, 3000)
-    single = coo_array((tensor.data.astype(np.float32), tensor.coords), shape=tensor.shape)
-    solver = solver_of(single, PoissonLoss())
-    result = fitted(solver, positive_start(tensor, 2), max_iter=2)
-    factors = solver.factors(solver.finish(result.state))
-    assert {factor.dtype for factor in factors} == {np.dtype(np.float32)}
-    double = fitted(solver_of(tensor, PoissonLoss()), positive_start(tensor, 2), max_iter=2)
-    assert result.best_objective == pytest.approx(double.best_objective)
-
-
 def test_rows_without_entries_vanish():
     tensor, _ = planted((60, 50, 40), 2, 3000)
     wider = coo_array((tensor.data, tensor.coords), shape=(63, 50, 41))

@@ -195,22 +195,6 @@ def test_scales_are_shared_out_best(penalties):
         assert cost([f * np.exp(s) for f, s in zip(best, t, strict=True)]) >= cost(best) - 1e-12
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("unobserved", [False, True])
-def test_thread_count_changes_nothing(sparse, unobserved):
-    if sparse:
-        X = make_sparse((300, 200, 100), 30_000, random_state=0)
-    else:
-        X = make_low_rank((150, 120, 60), 4, noise=0.5, nonnegative=True, random_state=0)[0]
-        X[0, 0, 0] = np.nan if unobserved else 0.0
-    options = {"missing": "unobserved" if unobserved else "zero", "max_iter": 3, "tol": 0}
-    models = [
-        NonnegativeCP(5, random_state=0, n_jobs=n_jobs, **options).fit(X) for n_jobs in (1, 2, 3)
-    ]
-    for other in models[1:]:
-        assert all(map(np.array_equal, models[0].factors_, other.factors_))
-
-
 def test_normal_equations_of_observed_rows():
     X = make_sparse((40, 30, 20), 500, random_state=0)
     tensor = polyad.tensor.SparseTensor(X)
@@ -304,16 +288,6 @@ def test_samples_of_few_entries_are_fitted_as_well_by_fit_as_by_transform():
     X = coo_array((generator.random(300), coords), shape=(200, 20, 10))
     model = NonnegativeCP(5, missing="unobserved", max_iter=5, random_state=0).fit(X)
     assert model.score(X) == pytest.approx(explained_variation(X, model), abs=1e-9)
-
-
-def test_a_fit_of_torch_data_goes_on_from_its_checkpoint(tmp_path):
-    X = torch.tensor(BASE)
-    common = {"random_state": 0, "tol": 0}
-    whole = NonnegativeCP(2, max_iter=6, **common).fit(X)
-    NonnegativeCP(2, max_iter=3, checkpoint=tmp_path / "state", **common).fit(X)
-    resumed = NonnegativeCP(2, max_iter=6, checkpoint=tmp_path / "state", **common).fit(X)
-    assert resumed.history_.objective == whole.history_.objective
-    assert all(map(torch.equal, resumed.factors_, whole.factors_))
 
 
 @pytest.mark.parametrize("unit", [1.2e109, 1e30, 1.0])

@@ -91,11 +91,3 @@ def test_new_samples(data, says):
     for method in (model.transform, model.score):
         with pytest.raises(PolyadError, match=says):
             method(data)
-
-
-def test_a_refused_fit_leaves_the_fitted_model_usable():
-    model = PoissonCP(2, random_state=0).fit(X)
-    before = model.transform(X)
-    with pytest.raises(PolyadError):
-        model.fit(with_value(-1.0))
-    assert np.array_equal(model.transform(X), before)

@@ -102,33 +102,6 @@ def test_objective_is_the_divergence_of_the_model(solver):
 
 
 @each_solver
-def test_sparse_equals_dense(solver):
-    one = PoissonCP(3, solver=solver, random_state=0).fit(X)
-    other = PoissonCP(3, solver=solver, random_state=0).fit(coo_array(X))
-    assert one.history_.objective == other.history_.objective
-    for left, right in zip(one.factors_, other.factors_, strict=True):
-        assert np.array_equal(left, right)
-
-
-@each_solver
-@pytest.mark.parametrize("missing", ["zero", "unobserved"])
-def test_any_number_of_threads_gives_the_same_numbers(solver, missing):
-    data, _ = planted((300, 80, 40), 4)
-    results = []
-    for n_jobs in (1, 2, 3):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model = PoissonCP(
-                4, solver=solver, random_state=0, max_iter=4, n_jobs=n_jobs, missing=missing
-            )
-            model.fit(coo_array(data))
-        results.append([*model.factors_, model.weights_, model.transform(coo_array(data))])
-    for other in results[1:]:
-        for left, right in zip(results[0], other, strict=True):
-            assert left.tobytes() == right.tobytes()
-
-
-@each_solver
 @pytest.mark.parametrize("shape", [(40, 15), (12, 9, 8), (7, 6, 5, 4)])
 def test_transform_equals_fit_transform(solver, shape):
     data, _ = planted(shape, 2, size=20.0)

@@ -317,22 +317,6 @@ def test_zero_slices_stay_zero():
     assert (model.transform(X)[5] == 0).all()
 
 
-@pytest.mark.parametrize("form", ["dense", "nan", "sparse", "unobserved"])
-def test_thread_count_changes_nothing(form):
-    if form in ("sparse", "unobserved"):
-        X = make_sparse((300, 200, 100), 10_000, random_state=0)
-    else:
-        X = make_low_rank((100, 60, 40), 4, noise=0.5, nonnegative=True, random_state=0)[0]
-        X[0, 0, 0] = np.nan if form == "nan" else 0.0
-    missing = "unobserved" if form == "unobserved" else "zero"
-    models = [
-        SimilarityCP(5, random_state=0, n_jobs=n_jobs, missing=missing, max_iter=3, tol=0).fit(X)
-        for n_jobs in (1, 2, 3)
-    ]
-    for other in models[1:]:
-        assert all(map(np.array_equal, models[0].factors_, other.factors_))
-
-
 def test_large_sparse_similarities_stay_sparse():
     """Neither the data nor the similarities of this mode could exist as dense matrices."""
     n = 300_000

@@ -9,7 +9,7 @@ from sklearn.model_selection import GridSearchCV
 
 import polyad
 from polyad import LabelledTensor, SimilarityCP
-from polyad.exceptions import CheckpointError, InvalidInputError, ModelFileError, PolyadError
+from polyad.exceptions import InvalidInputError, ModelFileError, PolyadError
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.selection import select_rank
 
@@ -178,25 +178,6 @@ def test_a_file_whose_parts_do_not_fit_is_refused(tmp_path):
         write_archive(path, "model", content)
         with pytest.raises(ModelFileError):
             polyad.load(path)
-
-
-def test_resumed_fits_have_the_same_bits(tmp_path):
-    common = {"random_state": 0, "n_init": 2, "tol": 0, "max_iter": 8, "similarities": {1: S}}
-    whole = SimilarityCP(2, **common).fit(X)
-    calls = []
-
-    def stop(iteration):
-        calls.append(iteration.number)
-        return len(calls) == 11
-
-    path = tmp_path / "state"
-    SimilarityCP(2, **common, checkpoint=path, callbacks=stop).fit(X)
-    for change in ({"similarities": {1: S + 1}}, {"similarity_weight": 0.3}):
-        with pytest.raises(CheckpointError, match=next(iter(change))):
-            SimilarityCP(2, **{**common, **change}, checkpoint=path).fit(X)
-    resumed = SimilarityCP(2, **common, checkpoint=path).fit(X)
-    assert resumed.history_.objective == whole.history_.objective
-    assert all(map(np.array_equal, resumed.factors_, whole.factors_))
 
 
 def test_a_fixed_mode_is_kept_and_warm_start_goes_on():

@@ -5,7 +5,6 @@ import torch
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV
 
 import polyad
 from polyad import CP, LabelledTensor, Status, StochasticCP, factor_match_score
@@ -84,18 +83,6 @@ def test_transform_is_what_fit_gives():
     np.testing.assert_allclose(features, np.linalg.solve(gram, rhs.T).T * scale, atol=1e-9)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_the_same_numbers_for_any_number_of_threads():
-    X = make_low_rank((300, 40, 30), 4, noise=0.3, random_state=0)[0]
-    for data in (X, coo_array(np.where(X > 0.5, X, 0))):
-        models = [
-            StochasticCP(4, random_state=0, n_jobs=n, max_iter=3).fit(data) for n in (1, 2, 5)
-        ]
-        for other in models[1:]:
-            assert np.array_equal(models[0].factors_[0], other.factors_[0])
-            assert models[0].history_.objective == other.history_.objective
-
-
 def test_a_seed_repeats_a_fit_and_another_shuffles_otherwise():
     X = make_low_rank((300, 9, 8), 3, noise=0.3, random_state=0)[0]
     first, again, other = (
@@ -138,15 +125,6 @@ def test_missing_entries():
     np.testing.assert_allclose(dense.weights_, sparse.weights_, rtol=1e-6)
     filled = dense.inverse_transform(dense.transform(holed))
     assert np.abs(filled - X)[~observed].mean() < 0.05 * np.abs(X).mean()
-
-
-def test_sparse_data_is_that_of_its_dense_form():
-    X = make_low_rank((200, 9, 8), 3, noise=0.2, random_state=0)[0]
-    X = np.where(np.abs(X) > 0.5, X, 0)
-    dense, sparse = (StochasticCP(3, batch_size=32, random_state=0) for _ in range(2))
-    dense.fit(X), sparse.fit(coo_array(X))
-    np.testing.assert_allclose(dense.weights_, sparse.weights_, rtol=1e-6)
-    np.testing.assert_allclose(dense.factors_[0], sparse.factors_[0], atol=1e-6)
 
 
 @pytest.fixture
@@ -248,22 +226,6 @@ def test_named_graphs_fit(graph):
     assert model.score(X) > 0.98
 
 
-def test_labels_and_tables():
-    X = make_low_rank((60, 5, 4), 2, noise=0.1, random_state=0)[0]
-    names = [f"s{k}" for k in range(60)]
-    tensor = LabelledTensor(
-        X, modes=["sample", "row", "column"], labels=[names, None, list("wxyz")]
-    )
-    model = StochasticCP(2, batch_size=16, random_state=0).fit(tensor)
-    assert model.factor_table("sample").index.tolist() == names
-    assert set(model.top(0, "column", 2).index) <= set("wxyz")
-    shuffled = tensor.align({"column": list("zyxw")})
-    np.testing.assert_allclose(model.transform(shuffled), model.transform(tensor), atol=1e-10)
-    model.set_output(transform="pandas")
-    assert model.transform(tensor).index.tolist() == names
-    assert model.get_feature_names_out().tolist() == ["stochasticcp0", "stochasticcp1"]
-
-
 @pytest.mark.parametrize("graph", [None, "complete", "matrix"])
 def test_saved_and_loaded(tmp_path, graph):
     X = make_low_rank((60, 5, 4), 2, noise=0.1, random_state=0)[0]
@@ -313,14 +275,6 @@ def test_samples_without_observations():
     with pytest.warns(DataWarning, match="position 3 of mode 0"):
         model = StochasticCP(2, batch_size=10, random_state=0).fit(X)
     assert not model.factors_[0][3].any()
-
-
-def test_grid_search():
-    X = make_low_rank((120, 5, 4), 2, noise=0.1, random_state=0)[0]
-    search = GridSearchCV(
-        StochasticCP(random_state=0, batch_size=20), {"n_components": [1, 2]}, cv=3
-    )
-    assert search.fit(X).best_params_ == {"n_components": 2}
 
 
 @hypothesis.given(

@@ -1,18 +1,12 @@
 """A fit that is stopped and started again gives the numbers of one that was not."""
 
-import signal
-import subprocess
-import sys
-import time
-
 import numpy as np
 import pytest
 import zarr
 from scipy.sparse import coo_array
 
-from polyad import Checkpoint, StochasticCP
+from polyad import StochasticCP
 from polyad.datasets import make_low_rank
-from polyad.exceptions import CheckpointError
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 X = make_low_rank((120, 9, 8), 3, noise=0.3, random_state=0)[0]
@@ -47,71 +41,3 @@ def test_a_longer_fit_goes_on_from_a_shorter_one(tmp_path, graph):
         assert resumed.history_.objective == whole.history_.objective, name
         for one, other in zip(resumed.factors_, whole.factors_, strict=True):
             assert one.tobytes() == other.tobytes(), name
-
-
-SCRIPT = """
-import sys
-import numpy as np
-from polyad import StochasticCP, Checkpoint
-
-data, path, out = sys.argv[1:]
-X = np.load(data, mmap_mode="r")
-print("ready", flush=True)
-model = StochasticCP(
-    4, init="random", batch_size=8, n_init=2, max_iter=40, tol=0, random_state=3,
-    checkpoint=Checkpoint(path, every=1) if path else None,
-)
-model.fit(X)
-np.savez(out, model.weights_, *model.factors_)
-"""
-
-
-def run(*arguments, kill_after=None):
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, *map(str, arguments)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    if kill_after is not None:
-        time.sleep(kill_after)
-        process.send_signal(signal.SIGKILL)
-    process.communicate()
-    return process.returncode
-
-
-def test_killed_and_resumed_equals_uninterrupted(tmp_path):
-    np.save(tmp_path / "data.npy", X)
-    data, path = tmp_path / "data.npy", tmp_path / "state"
-    assert run(data, "", tmp_path / "whole.npz") == 0
-    assert run(data, path, tmp_path / "resumed.npz", kill_after=0.3) == -signal.SIGKILL
-    assert run(data, path, tmp_path / "resumed.npz") == 0
-    with np.load(tmp_path / "whole.npz") as first, np.load(tmp_path / "resumed.npz") as second:
-        for name in first.files:
-            assert first[name].tobytes() == second[name].tobytes()
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"n_components": 4}, "n_components"),
-        ({"ridge": 1.0}, "ridge"),
-        ({"batch_size": 20}, "batch_size"),
-        ({"learning_rate": 0.1}, "learning_rate"),
-        ({"shuffle": False}, "shuffle"),
-        ({"graph": "complete"}, "graph"),
-        ({"graph": np.ones((120, 120))}, "graph"),
-        ({"graph_weight": 0.5}, "graph_weight"),
-        ({"random_state": 1}, "random_state"),
-    ],
-)
-def test_other_parameters_are_refused(tmp_path, change, named):
-    parameters = {**PARAMETERS, "max_iter": 2, "checkpoint": Checkpoint(tmp_path / "s", every=1)}
-    StochasticCP(**parameters).fit(X)
-    with pytest.raises(CheckpointError, match=named):
-        StochasticCP(**{**parameters, **change}).fit(X)
-
-
-def test_other_data_is_refused(tmp_path):
-    model = StochasticCP(**{**PARAMETERS, "max_iter": 2}, checkpoint=tmp_path / "state").fit(X)
-    other = X.copy()
-    other[-1, 0, 0] += 1e-9
-    with pytest.raises(CheckpointError, match="data"):
-        model.fit(other)

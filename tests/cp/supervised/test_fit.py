@@ -199,24 +199,6 @@ def test_sparsity_makes_zeros_and_ridge_shrinks():
     assert shrunk.weights_.sum() < plain.weights_.sum()
 
 
-@pytest.mark.parametrize("form", ["dense", "nan", "sparse", "unobserved"])
-def test_thread_count_changes_nothing(form):
-    X, y = hidden_classes(400)
-    X = np.maximum(X, 0)
-    if form == "nan":
-        X[0, 0, 0] = np.nan
-    data = coo_array(X) if form in ("sparse", "unobserved") else X
-    missing = "unobserved" if form == "unobserved" else "zero"
-    options = {"missing": missing, "max_iter": 3, "tol": 0, "label_weight": 1.0}
-    models = [
-        SupervisedCP(3, random_state=0, n_jobs=n_jobs, **options).fit(data, y)
-        for n_jobs in (1, 2, 3)
-    ]
-    for other in models[1:]:
-        assert all(map(np.array_equal, models[0].factors_, other.factors_))
-        assert np.array_equal(models[0].coef_, other.coef_)
-
-
 def test_zero_data_and_zero_slices():
     y = np.array(["a", "b", "b", "b"])
     with pytest.warns(polyad.exceptions.DataWarning, match="every entry is zero"):

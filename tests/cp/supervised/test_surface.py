@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 
 import polyad
 from polyad import LabelledTensor, SupervisedCP
-from polyad.exceptions import CheckpointError, ModelFileError, PolyadError
+from polyad.exceptions import ModelFileError, PolyadError
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.metrics import evaluate_features
 from tests.cp.supervised.reference import hidden_classes
@@ -187,27 +187,6 @@ def test_a_file_whose_parts_do_not_fit_is_refused(tmp_path, name, value):
     write_archive(path, "model", content)
     with pytest.raises(ModelFileError):
         polyad.load(path)
-
-
-def test_resumed_fits_have_the_same_bits(tmp_path):
-    common = {"random_state": 0, "n_init": 2, "tol": 0, "max_iter": 8}
-    whole = SupervisedCP(2, **common).fit(X, Y)
-    calls = []
-
-    def stop(iteration):
-        calls.append(iteration.number)
-        return len(calls) == 11
-
-    path = tmp_path / "state"
-    SupervisedCP(2, **common, checkpoint=path, callbacks=stop).fit(X, Y)
-    with pytest.raises(CheckpointError, match="y "):
-        SupervisedCP(2, **common, checkpoint=path).fit(X, (Y + 1) % 3)
-    with pytest.raises(CheckpointError, match="label_weight"):
-        SupervisedCP(2, **common, checkpoint=path, label_weight=1.0).fit(X, Y)
-    resumed = SupervisedCP(2, **common, checkpoint=path).fit(X, Y)
-    assert resumed.history_.objective == whole.history_.objective
-    assert all(map(np.array_equal, resumed.factors_, whole.factors_))
-    assert np.array_equal(resumed.coef_, whole.coef_)
 
 
 def test_a_fit_of_torch_data_goes_on(tmp_path):
