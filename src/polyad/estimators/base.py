@@ -144,6 +144,7 @@ class PolyadEstimator(BaseEstimator):
 
     def _model(self) -> Any:
         """Return what was learned, from the attributes."""
+        check_is_fitted(self)
         names = (field.name for field in dataclasses.fields(self._learns))
         return self._learns(**{name: getattr(self, name) for name in names})
 
