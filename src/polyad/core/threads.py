@@ -83,13 +83,7 @@ def thread_limit(n_jobs: int | None) -> Iterator[None]:
 
 @contextmanager
 def ended_when(is_over: Callable[[], bool]) -> Iterator[None]:
-    """End the enclosed computation before its next block once ``is_over()``.
-
-    Raises
-    ------
-    OutOfTimeError
-        If it was ended.
-    """
+    """End the enclosed computation, by OutOfTimeError, before its next block once ``is_over()``."""
     token = _is_over.set(is_over)
     try:
         yield
@@ -164,13 +158,8 @@ class _Helpers:
 def run_blocks(function: Callable[..., object], blocks: Iterable[tuple[Any, ...]]) -> None:
     """Call ``function(*block)`` for every block, on the threads of the computation.
 
-    Parameters
-    ----------
-    function : callable
-        Must release the interpreter lock to gain anything, and write to memory that no other
-        block writes to.
-    blocks : iterable of tuple
-        The arguments of each call.
+    It must release the interpreter lock to gain anything, and write to memory that no other block
+    writes to.
     """
     pending = deque(blocks)
     n_threads = min(current_threads(), len(pending))

@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_rank(n_components: int, shape: Sequence[int]) -> None:
-    """Refuse more components than any tensor of this shape can need.
-
-    Parameters
-    ----------
-    n_components : int
-        What was asked for.
-    shape : sequence of int
-        Of the data.
-    """
+    """Refuse more components than any tensor of this shape can need."""
     limit = math.prod(shape) // max(shape)
     if n_components > limit:
         # The wording of scikit-learn, which its users search for.
@@ -37,17 +29,7 @@ def check_rank(n_components: int, shape: Sequence[int]) -> None:
 
 
 def read_fixed_modes(fixed_modes: Iterable[int], n_modes: int, init: Any) -> list[int]:
-    """Return the fixed modes, counted from zero.
-
-    Parameters
-    ----------
-    fixed_modes : iterable of int
-        What was asked for; negative modes count from the end.
-    n_modes : int
-        Of the data.
-    init : object
-        Where the factors of the fixed modes must come from.
-    """
+    """Return the fixed modes, counted from zero; their factors must come from ``init``."""
     modes = list(fixed_modes) if np.iterable(fixed_modes) else [fixed_modes]
     for mode in modes:
         if not isinstance(mode, Integral) or isinstance(mode, bool):
@@ -71,17 +53,7 @@ def read_fixed_modes(fixed_modes: Iterable[int], n_modes: int, init: Any) -> lis
 
 
 def read_weights(name: str, value: Any, n_modes: int) -> list[float]:
-    """Return a weight for each mode.
-
-    Parameters
-    ----------
-    name : str
-        Of the parameter.
-    value : float or sequence of float
-        What was asked for.
-    n_modes : int
-        Of the data.
-    """
+    """Return a weight for each mode, of one for all or one for each."""
     try:
         weights = np.asarray(value, dtype=float)
     except (OverflowError, TypeError, ValueError):  # told below, as other shapes are
@@ -99,17 +71,7 @@ def read_weights(name: str, value: Any, n_modes: int) -> list[float]:
 def read_penalties(
     sparsity: Any, ridge: Any, n_modes: int, fixed_modes: Sequence[int]
 ) -> tuple[list[float], list[float]]:
-    """Return the penalties of each mode.
-
-    Parameters
-    ----------
-    sparsity, ridge : float or sequence of float
-        What was asked for.
-    n_modes : int
-        Of the data.
-    fixed_modes : sequence of int
-        Modes that are not fitted, and whose penalties do not count.
-    """
+    """Return the penalties of each mode; those of fixed modes do not count."""
     both = []
     for name, value in (("sparsity", sparsity), ("ridge", ridge)):
         each = read_weights(name, value, n_modes)

@@ -46,15 +46,8 @@ _UNREADABLE = (
 def write_archive(path: str | os.PathLike[str], kind: str, content: dict[str, Any]) -> None:
     """Write ``content`` to ``path`` so that a crash leaves the old file or the new one, whole.
 
-    Parameters
-    ----------
-    path : path-like
-        The file to create or replace.
-    kind : str
-        What the file is, for example ``"model"`` or ``"checkpoint"``.
-    content : dict
-        Numbers, strings, arrays, ``None``, :class:`Status`, :class:`History`, and lists, tuples
-        and dicts of these.
+    It has numbers, strings, arrays, ``None``, :class:`Status`, :class:`History`, and lists, tuples
+    and dicts of these. ``kind`` says what the file is, such as ``"model"``.
     """
     arrays: dict[str, np.ndarray] = {}
     manifest = {

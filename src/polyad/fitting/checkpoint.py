@@ -93,12 +93,7 @@ def _compared(saved: Any, now: Any) -> str:
 class CheckpointWriter:
     """Reads and writes the checkpoints of one fit, and keeps other fits from doing so meanwhile.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        Where and how often.
-    identity : dict
-        What makes two fits the same one: see :mod:`polyad.fitting.identity`.
+    ``identity`` is what makes two fits the same one: see :mod:`polyad.fitting.identity`.
     """
 
     def __init__(self, checkpoint: Checkpoint, identity: dict[str, Any]) -> None:
@@ -140,10 +135,7 @@ class CheckpointWriter:
     def read(self, parse: Callable[[dict[str, Any]], T]) -> T | None:
         """Return what an earlier run of the same fit saved, or None if there is nothing.
 
-        Parameters
-        ----------
-        parse : callable
-            Makes something of the content, or raises a ModelFileError.
+        ``parse`` makes something of the content, or raises a ModelFileError.
         """
         try:
             if not self.path.exists():

@@ -222,23 +222,10 @@ def run(
     *,
     save: Callable[[FitResult[S]], None] | None = None,
 ) -> FitResult[S]:
-    """Iterate until something stops the fit.
+    """Iterate until something stops the fit; return the result, updated in place.
 
-    Parameters
-    ----------
-    solver : Solver
-        The method.
-    result : FitResult
-        Where to go on from: of :func:`begin`, or of a checkpoint. It is updated in place.
-    options : FitOptions
-        When to stop.
-    save : callable, optional
-        Called with the result after each iteration, to write a checkpoint if it is time to.
-
-    Returns
-    -------
-    FitResult
-        The given result, with its status set.
+    It goes on from that of :func:`begin` or of a checkpoint. ``save`` is called after each
+    iteration, to write a checkpoint if it is time to.
     """
     history = result.history
     earlier = history.seconds - options.clock.seconds()

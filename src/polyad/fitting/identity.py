@@ -56,19 +56,9 @@ def fit_identity(
 ) -> dict[str, Any]:
     """Return what must be the same for a checkpoint to be of the same fit, as a file can hold it.
 
-    It is empty where there is no checkpoint. The start is the one that was asked for, not that of a
-    warm start, which goes on from where the checkpoint is.
-
-    Parameters
-    ----------
-    method : type
-        The class of the estimator.
-    parameters : mapping from str
-        All of its parameters.
-    content : mapping from str
-        The data, as it was given.
-    uncounted : set of str
-        Parameters that change no number.
+    The start is the one that was asked for, not that of a warm start, which goes on from where the
+    checkpoint is. ``content`` is the data as it was given, ``uncounted`` the parameters that change
+    no number.
     """
     if parameters["checkpoint"] is None:
         return {}
@@ -81,15 +71,7 @@ def fit_identity(
 
 
 def identify(value: Any, name: str) -> Any:
-    """Return a number, a name or a short list of them as it is, and a digest of anything else.
-
-    Parameters
-    ----------
-    value : object
-        What to identify.
-    name : str
-        What the message of a refusal calls it.
-    """
+    """Return a number, a name or a short list of them as it is, and a digest of anything else."""
     short = isinstance(value, (list, tuple)) and len(value) <= _SHORT
     items = [_scalar(item) for item in (value if short else [value])]
     if all(_is_shown(item) for item in items):

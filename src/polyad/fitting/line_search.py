@@ -35,17 +35,7 @@ class Try:
 
 
 class LineSearch:
-    """A function along a line, which counts its evaluations.
-
-    Parameters
-    ----------
-    evaluate : callable
-        Returns the value and the gradient at a point.
-    start, direction : ndarray of shape (n,)
-        The line.
-    lower : float or ndarray of shape (n,)
-        Bounds, which rounding may not cross.
-    """
+    """A function along a line, which counts its evaluations and does not cross lower bounds."""
 
     def __init__(
         self,
@@ -69,14 +59,8 @@ class LineSearch:
 def search(line: LineSearch, origin: tuple[float, float], longest: float) -> Try | None:
     """Return a point on the line that is lower enough, or None if there is none.
 
-    Parameters
-    ----------
-    line : LineSearch
-        The function along the line.
-    origin : (float, float)
-        Its value and its slope, below zero, at the start.
-    longest : float
-        The last length allowed; the first that is tried is one.
+    ``origin`` has the value and the slope, below zero, at the start. The first length that is tried
+    is one, the last the ``longest``.
     """
     value, slope = origin
     # A promise below the rounding of the value cannot be checked: no rise has to do then.

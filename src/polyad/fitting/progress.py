@@ -12,19 +12,7 @@ logger = logging.getLogger("polyad")
 
 
 class Progress:
-    """Show a running fit: nothing, a bar (``verbose=1``), or a bar and log lines (``verbose=2``).
-
-    Parameters
-    ----------
-    title : str
-        What is being fitted.
-    total : int
-        The largest number of iterations.
-    done : int
-        Iterations already done by an earlier run.
-    verbose : int
-        How much to show.
-    """
+    """Show a running fit: nothing, a bar (``verbose=1``), or a bar and log lines (2)."""
 
     def __init__(self, title: str, *, total: int, done: int, verbose: int) -> None:
         self._title = title

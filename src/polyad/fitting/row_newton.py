@@ -94,17 +94,7 @@ class Rules:
 
 @np.errstate(all="ignore")  # what is not finite is never better
 def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matrix, Matrix]:
-    """Return the best coefficients of each row, and the sums there.
-
-    Parameters
-    ----------
-    source : RowSource
-        The rows.
-    start : ndarray of shape (n_rows, n_components)
-        Where each begins, within the bound.
-    rules : Rules
-        Bound and penalty.
-    """
+    """Return the best coefficients of each row, and the sums there."""
     a = start.copy()
     index = np.arange(source.n_rows)
     now = _evaluate(source, index, a, rules)

@@ -35,20 +35,7 @@ def pack_result(result: FitResult[Any]) -> dict[str, Any]:
 
 
 def unpack_result(packed: Any, example: S) -> FitResult[S]:
-    """Undo :func:`pack_result`.
-
-    Parameters
-    ----------
-    packed : object
-        What a file holds.
-    example : object
-        A state such as the solver makes.
-
-    Raises
-    ------
-    ModelFileError
-        If it is nothing that :func:`pack_result` makes of such states.
-    """
+    """Undo :func:`pack_result`, and refuse what it makes of no state such as the example."""
     _check(isinstance(packed, dict) and packed.keys() == _RESULT, "the parts of a result")
     last = _unpack_state(packed["last"], example)
     state = last if packed["state"] is None else _unpack_state(packed["state"], example)

@@ -33,17 +33,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def read_matrix(given: TensorInput, divergence: Any, estimator: str) -> NDArray[Any]:
-    """Return data as an array of samples and features, and refuse what is no such thing.
-
-    Parameters
-    ----------
-    given : TensorInput
-        The data.
-    divergence : Divergence
-        Which may not take negative numbers.
-    estimator : str
-        The name of the estimator.
-    """
+    """Return data as an array of samples and features, and refuse what is no such thing."""
     if given.is_sparse:
         message = (
             f"Sparse data was given to {estimator}, whose model has a value for every entry. Give "

@@ -75,15 +75,6 @@ class ProjectedObjective:
 
     Its parameters are those of :class:`Transforms`, followed by the start of the projector, which
     has a gradient of zero.
-
-    Parameters
-    ----------
-    table : FeatureTable
-        The data.
-    projector : Projector
-        The projector.
-    epsilon : float
-        Strength of the entropy of all transports.
     """
 
     has_features: ClassVar[tuple[bool, ...]] = (True, True, True, True)
@@ -112,18 +103,9 @@ class ProjectedObjective:
         rows: Index | None = None,
         with_gradient: bool = True,
     ) -> Evaluation:
-        """Return the objective and its gradient.
+        """Return the objective and its gradient; the transports start from the potentials, if any.
 
-        Parameters
-        ----------
-        parameters : sequence of ndarray
-            Of both transforms, and the start of the projector.
-        potentials : sequence of ndarray of shape (d, m)
-            Of both transports, where these start; from nothing if there are none.
-        rows : None
-            There are no batches: the projector needs all features.
-        with_gradient : bool
-            Whether the gradient is wanted too.
+        There are no batches of ``rows``: the projector needs all features.
         """
         given, start = Transforms(*parameters[:4]), parameters[4:]
         found = [np.empty_like(given.deflating_logits), np.empty_like(given.logits)]

@@ -109,15 +109,7 @@ class FeatureTable:
 
 
 def feature_table(data: NDArray[Any], divergence: Any) -> FeatureTable:
-    """Make the table of a fit from samples (n, d), where NaN marks what was not observed.
-
-    Parameters
-    ----------
-    data : ndarray of shape (n, d)
-        Samples first.
-    divergence : Divergence
-        How entries and model values are compared.
-    """
+    """Make the table of a fit from samples (n, d), where NaN marks what was not observed."""
     values = np.array(data.T, dtype=np.float64, order="C")
     observed = _observed(values)
     if observed is None:
@@ -135,17 +127,7 @@ def feature_table(data: NDArray[Any], divergence: Any) -> FeatureTable:
 def sample_table(
     data: NDArray[Any], low: Table, high: Table, guard: Table, divergence: Any
 ) -> FeatureTable:
-    """Make the table of new samples, with the ranges of the features of a fit.
-
-    Parameters
-    ----------
-    data : ndarray of shape (n, d)
-        Samples first.
-    low, high, guard : ndarray of shape (d, 1)
-        Of the fit.
-    divergence : Divergence
-        How entries and model values are compared.
-    """
+    """Make the table of new samples (n, d), with the ranges of the features of a fit."""
     values = np.array(data.T, dtype=np.float64, order="C")
     observed = _observed(values)
     if observed is not None:

@@ -114,16 +114,8 @@ def learned_maps(
 ) -> FeatureMaps:
     """Return the functions that a fit has learned.
 
-    Parameters
-    ----------
-    products : ndarray of shape (d, n)
-        What the transports of the fit started from, before squashing.
-    shares : ndarray of shape (1, n) or (d, n)
-        Weights of the samples, which sum to one.
-    potentials, weights, quantiles : ndarray of shape (d, m)
-        Of the transports.
-    epsilon : float
-        Strength of their entropy.
+    ``products`` (d, n) are what its transports started from, before squashing; ``shares`` the
+    weights of the samples, which sum to one.
     """
     rates = squash(products, shares).rate[:, 0]
     centres = (shares * products).sum(axis=1)

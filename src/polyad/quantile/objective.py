@@ -118,15 +118,6 @@ class QuantileObjective:
     """The objective of a table of data.
 
     Its parameters are those of :class:`~polyad.quantile.parameters.Parameters`, as a sequence.
-
-    Parameters
-    ----------
-    table : FeatureTable
-        The data.
-    settings : Settings
-        The model.
-    n_quantiles : int
-        Of each feature.
     """
 
     #: Which parameters have a row for each feature.
@@ -155,19 +146,10 @@ class QuantileObjective:
         rows: Index | None = None,
         with_gradient: bool = True,
     ) -> Evaluation:
-        """Return the objective and its gradient.
+        """Return the objective and its gradient; the transports start from the potentials, if any.
 
-        Parameters
-        ----------
-        parameters : sequence of ndarray
-            See :class:`Parameters`; of some features, and all samples.
-        potentials : sequence of ndarray of shape (d, m)
-            Where the transports start; from nothing if there are none.
-        rows : ndarray of int, optional
-            Which features the parameters belong to, if they are not all. The objective is then an
-            estimate of the whole one from these.
-        with_gradient : bool
-            Whether the gradient is wanted too.
+        With ``rows`` the parameters belong to these features only, and the objective is an estimate
+        of the whole one from them.
         """
         given = Parameters(*parameters)
         start = potentials[0] if len(potentials) else None
@@ -244,22 +226,8 @@ def inflate(
 ) -> Inflated:
     """Compare some features with the soft quantile normalization of their products.
 
-    Parameters
-    ----------
-    table : FeatureTable
-        The data.
-    rows : slice or ndarray of int
-        Which features.
-    epsilon : float
-        Strength of the entropy of the transports.
-    product : ndarray of shape (rows, n)
-        What is transformed.
-    numbers : tuple of ndarray of shapes (rows, m - 1) and (rows, m)
-        Gaps of the quantiles, and logits of their weights.
-    start : ndarray of shape (rows, m), optional
-        Potentials that the transports start from.
-    with_gradient : bool
-        Whether the gradient is wanted too.
+    ``numbers`` are the gaps of the quantiles and the logits of their weights; ``start`` the
+    potentials that the transports start from.
     """
     gaps, logits = numbers
     shares = table.shares if len(table.shares) == 1 else table.shares[rows]

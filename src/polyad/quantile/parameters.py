@@ -61,19 +61,7 @@ def parted(vector: Table, shapes: Sequence[tuple[int, ...]]) -> list[Table]:
 def random_parameters(
     shape: tuple[int, int], n_components: int, n_quantiles: int, *, nonnegative: bool, seed: int
 ) -> Parameters:
-    """Return a start: random factors, equally spaced quantiles of equal weights.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Numbers of features and samples.
-    n_components, n_quantiles : int
-        The rank, and the number of quantiles of each feature.
-    nonnegative : bool
-        Whether factors are exponentials.
-    seed : int
-        Of the random numbers.
-    """
+    """Return a start: random factors, equally spaced quantiles of equal weights."""
     d, n = shape
     generator = np.random.default_rng(seed)
     if nonnegative:

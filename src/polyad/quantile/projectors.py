@@ -73,15 +73,7 @@ class Projector(ABC):
 
 @dataclass(frozen=True)
 class NMFProjector(Projector):
-    """Nonnegative factors, by multiplicative updates.
-
-    Parameters
-    ----------
-    n_components : int
-        The rank.
-    inner_iter : int
-        How many updates of both factors.
-    """
+    """Nonnegative factors, by ``inner_iter`` multiplicative updates of both."""
 
     n_components: int
     inner_iter: int
@@ -214,13 +206,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class SVDProjector(Projector):
-    """The nearest matrix of some rank, by the truncated singular value decomposition.
-
-    Parameters
-    ----------
-    n_components : int
-        The rank.
-    """
+    """The nearest matrix of some rank, by the truncated singular value decomposition."""
 
     n_components: int
 

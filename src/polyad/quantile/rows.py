@@ -74,15 +74,7 @@ class HeldModel:
 
 
 def solve_scores(table: FeatureTable, held: HeldModel) -> Table:
-    """Return the best scores of each sample (n, k); those of samples without any entry are zero.
-
-    Parameters
-    ----------
-    table : FeatureTable
-        The samples.
-    held : HeldModel
-        The model.
-    """
+    """Return the best scores of each sample (n, k); those of samples without any entry are zero."""
     d, n = table.shape
     upper = np.triu_indices(held.loadings.shape[1])
     pairs = held.loadings[:, upper[0]] * held.loadings[:, upper[1]]

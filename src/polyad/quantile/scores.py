@@ -62,19 +62,7 @@ def nonnegative_scores(Z: Table, loadings: Table, start: Table | None = None) ->
 def pull_nonnegative_scores(
     Z: Table, loadings: Table, scores: Table, gradient: Table
 ) -> tuple[Table, Table]:
-    """Return the gradients with respect to ``Z`` and the loadings.
-
-    Parameters
-    ----------
-    Z : ndarray of shape (d, n)
-        Positive samples.
-    loadings : ndarray of shape (d, k)
-        Not negative.
-    scores : ndarray of shape (n, k)
-        Of :func:`nonnegative_scores`.
-    gradient : ndarray of shape (n, k)
-        With respect to the scores.
-    """
+    """Return the gradients with respect to ``Z`` (d, n) and the loadings, by that of the scores."""
     pairs = _pairs(loadings)
     blocks = _sample_blocks(Z.shape)
     by_z = np.empty_like(Z)

@@ -154,19 +154,7 @@ class AdamState:
 
 
 class AdamSolver(QuantileSolver[AdamState]):
-    """Adam on all features, or on batches of them.
-
-    Parameters
-    ----------
-    objective : Objective
-        What to minimise.
-    name : str
-        Of the method.
-    learning_rate : float
-        The first size of the updates.
-    batch_size : int, optional
-        Features of a batch. An iteration visits all of them once. By default all are one batch.
-    """
+    """Adam on all features, or on batches of them, all of which an iteration visits once."""
 
     promises_descent: ClassVar[bool] = False
     patience: ClassVar[int] = 20

@@ -38,19 +38,6 @@ def normalized_start(
 
     The features, brought to equally spaced quantiles, are factorized as they are; quantiles start
     from those of the data.
-
-    Parameters
-    ----------
-    table : FeatureTable
-        The data.
-    n_components, n_quantiles : int
-        The rank, and the number of quantiles of each feature.
-    nonnegative : bool
-        Whether factors are exponentials.
-    epsilon : float
-        Strength of the entropy of the transports.
-    seed : int
-        Of the random numbers.
     """
     start = random_parameters(
         table.shape, n_components, n_quantiles, nonnegative=nonnegative, seed=seed

@@ -30,14 +30,8 @@ _ISOLATED = 1e-10
 class Laplacian:
     """The normalised Laplacian of a similarity matrix, which may be given as a product.
 
-    Parameters
-    ----------
-    matrix : array or sparse array of shape (n, n), or of shape (n, m) if ``is_profile``
-        The similarities, at most one and zero on the diagonal; or profiles ``Z`` with rows of
-        length one or zero, whose products ``Z Zᵀ`` without the diagonal are the similarities;
-        these are never formed.
-    is_profile : bool
-        Whether the matrix holds profiles.
+    Similarities are at most one and zero on the diagonal. Profiles ``Z`` have rows of length one or
+    zero; their products ``Z Zᵀ`` without the diagonal are the similarities, and are never formed.
     """
 
     def __init__(self, matrix: Any, *, is_profile: bool = False) -> None:

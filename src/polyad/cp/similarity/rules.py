@@ -33,15 +33,7 @@ _REDUCTION = 1e-3
 
 
 class Smoothness:
-    """The roughness of components over the similarities of the modes.
-
-    Parameters
-    ----------
-    laplacians : mapping from int to Laplacian
-        For the modes that have similarities.
-    weights : sequence of float
-        The weight of each mode.
-    """
+    """The roughness of components over the similarities of the modes that have them."""
 
     def __init__(self, laplacians: Mapping[int, Laplacian], weights: Sequence[float]) -> None:
         self.known = {k: laplacians[k] for k in sorted(laplacians)}
@@ -90,18 +82,8 @@ def squared_size(factors: Sequence[NDArray[np.float64]], *left_out: int) -> NDAr
 class SmoothDescent(Descent):
     """Nonnegative updates with similarities.
 
-    Parameters
-    ----------
-    sparsity, ridge : sequence of float
-        The penalties of each mode.
-    smoothness : Smoothness
-        The similarities.
-    factors : list of arrays
-        The factors of the sweep that uses the rule, as they change.
-    seen : sequence of (array of bool or None)
-        Which rows of each mode have observations; the others stay zero.
-    exact : bool
-        Whether rows go all the way to their minimum.
+    ``factors`` are those of the sweep that uses the rule, as they change. Rows that are not
+    ``seen`` stay zero; the others go all the way to their minimum if ``exact``.
     """
 
     def __init__(

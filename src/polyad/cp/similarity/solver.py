@@ -43,17 +43,7 @@ if TYPE_CHECKING:
 
 
 class SimilarityLeastSquares(NonnegativeLeastSquares):
-    """Nonnegative CP with similarities.
-
-    Parameters
-    ----------
-    problem : Problem
-        The data.
-    smoothness : Smoothness
-        The Laplacians and their weights.
-    **options : object
-        As for :class:`NonnegativeLeastSquares`.
-    """
+    """Nonnegative CP with similarities."""
 
     name: ClassVar[str] = "SimilarityCP"
 

@@ -53,13 +53,7 @@ class SampleGraph(ABC):
 
 
 class SimilarityGraph(SampleGraph):
-    """A graph given by the similarities of all samples.
-
-    Parameters
-    ----------
-    similarity : csr_array of shape (n_samples, n_samples)
-        Symmetric, not negative, and zero on the diagonal.
-    """
+    """A graph given by the similarities of all samples, zero on the diagonal."""
 
     def __init__(self, similarity: Any) -> None:
         self.similarity = similarity
@@ -131,19 +125,10 @@ def read_graph(graph: Any, n_samples: int | None, labels: Any = None) -> SampleG
 
 
 class GraphRows(LeastSquares):
-    """The rows of a batch under a graph.
+    """The rows of a batch under a graph; ``matrix`` is that of its penalty.
 
-    Parameters
-    ----------
-    ridge : float
-        The weight of half the squared rows.
-    weight : float
-        The weight of half the penalty of the graph.
-    matrix : array of shape (n, n)
-        The symmetric matrix of the penalty.
-    one_step : bool
-        Whether to take one fixed-point step from the rows without a graph,
-        ``X - weight G X (Q + ridge I)^-1``, instead of solving.
+    ``one_step`` takes one fixed-point step from the rows without a graph, ``X - weight G X (Q +
+    ridge I)^-1``, instead of solving.
     """
 
     prefers_shared = False  # the graph couples rows, whatever entries they have
@@ -219,19 +204,8 @@ class GraphRows(LeastSquares):
 def coupled_rows(normal: Array, rhs: Array, coupling: Array) -> Array:
     """Solve ``X[i] N[i] + (G X)[i] = B[i]`` for all rows, by conjugate gradients.
 
-    Parameters
-    ----------
-    normal : array of shape (n, R, R)
-        The positive definite matrices ``N``, in double precision.
-    rhs : array of shape (n, R)
-        The right-hand side ``B``.
-    coupling : array of shape (n, n)
-        The positive semi-definite matrix ``G``.
-
-    Notes
-    -----
-    The blocks of the diagonal are the preconditioner: without a coupling the first step is the
-    solution. The steps end at the rounding of the right-hand side.
+    The blocks ``N`` (n, R, R), in double precision, are the preconditioner: without a coupling the
+    first step is the solution. The steps end at the rounding of the right-hand side.
     """
     xp = array_namespace(rhs)
     n, rank = rhs.shape

@@ -18,15 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_single_pass(max_iter: int, n_init: int, checkpoint: Any) -> None:
-    """Refuse to read a stream more often than it can be read.
-
-    Parameters
-    ----------
-    max_iter, n_init : int
-        The sweeps and the fits that were asked for.
-    checkpoint : object or None
-        Where to save the fit.
-    """
+    """Refuse to read a stream more often than it can be read."""
     again = {
         f"max_iter={max_iter} asks for several sweeps": max_iter > 1,
         f"n_init={n_init} asks for several fits": n_init > 1,
