@@ -197,12 +197,10 @@ def one_alone(fitted: Fitted) -> None:
     except RefusedError as error:
         demand("leaves the range" in str(error), f"in company accepted, alone refused: {error}")
         return
-    if fitted.name == "GeneralizedCP":  # a best row may be infinite, such as that of ones only
-        loss = read_loss(fitted.model.loss)
-        with np.errstate(over="ignore"):
-            together, alone = (loss.mean(fitted.predicted(row[None])) for row in (together, alone))
-    elif np.linalg.cond(np.asarray(fitted.model.components_).reshape(len(alone), -1)) > CONDITION:
-        # Rounding decides what components that are next to dependent share.
+    components = np.asarray(fitted.model.components_).reshape(len(alone), -1)
+    # A best row may be infinite, such as that of ones only, and rounding decides what components
+    # that are next to dependent share: their predictions agree all the same.
+    if fitted.name == "GeneralizedCP" or np.linalg.cond(components) > CONDITION:
         together, alone = (fitted.predicted(row[None]) for row in (together, alone))
     close(together, alone, ROWS[fitted.dtype], f"sample {number} in company and alone")
 

@@ -56,7 +56,7 @@ def values(rng: Rng, shape: tuple[int, ...] | int) -> np.ndarray:
     if chance(rng, 0.2):
         x = np.sign(x) * np.exp(np.abs(x) * pick(rng, (3.0, 10.0, 60.0)))
     if chance(rng, 0.2):
-        x = x * 10.0 ** rng.uniform(-250, 250)
+        x = x * min(10.0 ** rng.uniform(-250, 250), 1e300 / max(float(np.abs(x).max()), 1.0))
     return x.astype("float32") if np.abs(x).max() < 1e30 and chance(rng, 0.3) else x
 
 

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+import polyad
 from polyad import QMF, QMFQ
-from polyad.exceptions import CheckpointError, InvalidInputError, InvalidTypeError
+from polyad.exceptions import (
+    CheckpointError,
+    InvalidInputError,
+    InvalidTypeError,
+    ModelFileError,
+)
 from tests.quantile.planted import small
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -174,3 +180,17 @@ def test_divergences_that_are_taken(estimator, scale):
     ):
         model = estimator(divergence=own, max_iter=2, random_state=0).fit(X)
         assert np.isfinite(model.transform(X)).all()
+
+
+@BOTH
+def test_a_file_with_negative_quantiles_is_refused_where_the_divergence_needs_positive_ones(
+    estimator, tmp_path
+):
+    X = small()
+    for divergence in ("kl", "frobenius"):
+        model = estimator(divergence=divergence, max_iter=2, random_state=0).fit(X)
+        model.quantiles_[2, 0] = -1e30
+        model.save(tmp_path / divergence)
+    with pytest.raises(ModelFileError, match="quantiles_ has negative numbers"):
+        polyad.load(tmp_path / "kl")
+    assert np.isfinite(polyad.load(tmp_path / "frobenius").score(X))

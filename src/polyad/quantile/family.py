@@ -23,7 +23,7 @@ from polyad.estimators import saving
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.estimators.kruskal import KruskalLearned, KruskalResult
 from polyad.estimators.showing import Curve, ReportSection
-from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.exceptions import InvalidInputError, InvalidTypeError, ModelFileError
 from polyad.quantile.checks import check_divergence, gaps_of, read_matrix, weak_features
 from polyad.quantile.divergence import needs_positive, read_divergence, stored_divergence
 from polyad.quantile.features import FeatureTable, entry_guard, feature_table, sample_table
@@ -315,6 +315,14 @@ class QuantileFamily(KruskalResult, Factorization):
         scores = self._features_of_fit.astype(np.float64)
         result: Table = self.factors_[1].astype(np.float64) @ scores.T
         return result
+
+    def _check_restored(self) -> None:
+        super()._check_restored()
+        learned = self._model()
+        # A guard above zero belongs to a divergence of positive numbers.
+        if (learned.quantiles_[learned._guard > 0] < 0).any():
+            message = "quantiles_ has negative numbers, which its divergence does not take"
+            raise ModelFileError(message)
 
     @property
     def _dtype(self) -> Any:
