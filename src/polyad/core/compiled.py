@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from numba import njit
 from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 
 if sys.platform != "win32":
     import fcntl
@@ -50,10 +52,47 @@ def ordered_kernel(function: Function) -> Function:
 
 
 def _compiled(function: Function, fastmath: set[str]) -> Function:
-    compiled: Any = njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
+    compiled: Any = njit(
+        cache=True, nogil=True, error_model="numpy", fastmath=fastmath, pipeline_class=_Compiler
+    )(function)
     if isinstance(compiled._cache, FunctionCache):  # not where the environment turns it off
         compiled._cache._cache_file = _SharedCacheFile(**vars(compiled._cache._cache_file))
     return cast("Function", compiled)
+
+
+class _Compiler(Compiler):
+    """Compiles a kernel into a library that keeps its own copies of what it calls."""
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile a function."""
+        library = _Library(self.state.targetctx.codegen(), func.__qualname__)
+        library.enable_object_caching()
+        self.state.library = library
+        return super().compile_extra(func)
+
+
+class _Library(JITCodeLibrary):
+    """A kernel and what it calls, as one piece.
+
+    Kernels that are called are optimised once for themselves and once more within each caller,
+    which groups their sums in other ways. The processor's code of both has the same name, and
+    which of them is run depends on what a process has loaded before: a kernel that was compiled a
+    moment ago and the same one from the cache would give other digits.
+    """
+
+    def _optimize_final_module(self) -> None:
+        super()._optimize_final_module()
+        # Callers get what Numba gives them: functions of which all copies may become one.
+        self._shared_module = self._final_module.clone()
+        _link(self._shared_module, "external", "linkonce_odr")
+        _link(self._final_module, "linkonce_odr", "internal")
+
+
+def _link(module: Any, before: str, after: str) -> None:
+    """Change who else may use the functions that a module defines."""
+    for function in module.functions:
+        if not function.is_declaration and function.linkage.name == before:
+            function.linkage = after
 
 
 class _SharedCacheFile(IndexDataCacheFile):
