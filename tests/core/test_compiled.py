@@ -1,5 +1,9 @@
-"""Kernels: the cache of compiled versions is shared by processes that compile at the same time."""
+"""Kernels: the cache of compiled versions is shared by processes that compile at the same time.
 
+What a kernel computes does not depend on which others a process has compiled or loaded before.
+"""
+
+import importlib.util
 import multiprocessing
 import time
 
@@ -52,3 +56,39 @@ def test_kernels_use_that_cache_and_a_folder_that_cannot_be_locked_is_no_obstacl
     missing = _SharedCacheFile(**attributes(tmp_path / "missing"))
     assert missing.load("float64") is None
     np.testing.assert_array_equal(doubled(np.ones(3)), np.full(3, 2.0))
+
+
+CALLED = """
+from polyad.core.compiled import kernel
+
+@kernel
+def called(x, y):
+    total, least, spread = 0.0, x[0], 0.0
+    for i in range(x.size):
+        total += x[i] * y[i]
+    for i in range(x.size):
+        least = min(least, x[i] / (1.0 + y[i] * y[i]))
+    for i in range(x.size):
+        for j in range(y.size):
+            spread += (x[i] - y[j]) * (x[i] - least) / (1.0 + total * total)
+    return total + least + spread
+
+@kernel
+def calling(x, y):
+    return called(x, y) + called(y, x) + called(x, x)
+"""
+
+
+def test_a_kernel_has_its_own_copies_of_what_it_calls(tmp_path):
+    """Copies that share a name are optimised in other ways, and one is run instead of another."""
+    (tmp_path / "fresh.py").write_text(CALLED)
+    spec = importlib.util.spec_from_file_location("fresh", tmp_path / "fresh.py")
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    fresh.calling(np.ones(3), np.ones(3))
+    library = next(iter(fresh.calling.overloads.values())).library
+    copies = [
+        function for function in library.get_defined_functions() if "calling" not in function.name
+    ]
+    assert any("called" in copy.name for copy in copies)
+    assert {copy.linkage.name for copy in copies} == {"internal"}

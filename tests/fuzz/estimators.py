@@ -14,7 +14,6 @@ from sklearn.base import clone
 import polyad
 from polyad import LabelledTensor
 from polyad.exceptions import NumericalError
-from polyad.losses.names import read_loss
 from tests.fuzz.data import Data, Rng, random_data
 from tests.fuzz.judge import RefusedError, close, demand, finite, judged, promised, same_bits
 from tests.fuzz.parameters import WISHES, Wish, draw_loss, random_parameters
