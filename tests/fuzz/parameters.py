@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from polyad.cp import generalized
+from polyad import losses
 from tests.fuzz.data import Rng, Wish, chance, pick
 
 if TYPE_CHECKING:
@@ -146,16 +146,16 @@ def _twice(x: np.ndarray, m: np.ndarray) -> np.ndarray:
 
 #: Losses with the sign of the data that they are for.
 LOSSES: dict[str, tuple[str, Callable[[Rng], Any] | None]] = {
-    "gaussian": ("any", lambda rng: generalized.CustomLoss(_square, _twice)),
-    "huber": ("any", lambda rng: generalized.HuberLoss(wild(rng))),
+    "gaussian": ("any", lambda rng: losses.CustomLoss(_square, _twice)),
+    "huber": ("any", lambda rng: losses.HuberLoss(wild(rng))),
     "poisson": ("nonnegative", None),
     "poisson-log": ("nonnegative", None),
-    "negative-binomial": ("nonnegative", lambda rng: generalized.NegativeBinomialLoss(3)),
+    "negative-binomial": ("nonnegative", lambda rng: losses.NegativeBinomialLoss(3)),
     "bernoulli-odds": ("binary", None),
     "bernoulli-logit": ("binary", None),
     "gamma": ("positive", None),
     "rayleigh": ("positive", None),
-    "beta": ("nonnegative", lambda rng: generalized.BetaDivergenceLoss(pick(rng, (0.1, 0.9, 1.5)))),
+    "beta": ("nonnegative", lambda rng: losses.BetaDivergenceLoss(pick(rng, (0.1, 0.9, 1.5)))),
 }
 
 
