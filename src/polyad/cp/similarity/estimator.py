@@ -71,10 +71,10 @@ class SimilarityCP(NonnegativeFamily):
         The similarities of the entries of each mode but the samples: a name for all modes, a
         sequence with one entry per mode (None for the samples), or a dict from the number or name
         of a mode to its entry. An entry is None, a name, or a symmetric matrix of nonnegative
-        numbers: an array, scipy.sparse, or a pandas table, which is matched by its labels.
-        The diagonal does not count. ``'cosine'`` compares what the samples have at two entries,
-        summed over the other modes; ``'presence'`` only whether they have anything there. A
-        matrix ``C`` of cosine distances, as for SWIFT, is given as ``1 - C``.
+        numbers: an array, scipy.sparse, or a table of pandas, polars or xarray, which is matched
+        by its labels. The diagonal does not count. ``'cosine'`` compares what the samples have at
+        two entries, summed over the other modes; ``'presence'`` only whether they have anything
+        there. A matrix ``C`` of cosine distances, as for SWIFT, is given as ``1 - C``.
     similarity_weight : float or sequence of float, default=0.1
         The weight :math:`w`, for all modes or for each. It has no unit.
     init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'

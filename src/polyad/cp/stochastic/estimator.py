@@ -103,10 +103,11 @@ class StochasticCP(BatchedCP):
         array on disk the blocks are shuffled, of a list of batches the batches; other streams
         come as they are.
     graph : None, 'complete', 'published' or matrix, default=None
-        Which samples are similar, and should get similar rows: a symmetric nonnegative matrix,
-        dense or sparse, of shape (n_samples, n_samples), of which the edges inside a batch count;
-        ``'complete'``, all samples of a batch; or ``'published'``, the matrix and single step of
-        the program of [2]_, whose objective leaves the graph out.
+        Which samples are similar, and should get similar rows: a symmetric nonnegative matrix of
+        shape (n_samples, n_samples), of which the edges inside a batch count: an array,
+        scipy.sparse, or a table of pandas, polars or xarray, which is matched by the labels of
+        samples in memory; ``'complete'``, all samples of a batch; or ``'published'``, the matrix
+        and single step of the program of [2]_, whose objective leaves the graph out.
     graph_weight : float, default=0.1
         The weight :math:`\mu` of the graph.
     {fixed_modes}
