@@ -46,13 +46,13 @@ def problem(n_samples: int, n_features: int, n_quantiles: int) -> QuantileProble
 
 def polyad_run(data: QuantileProblem, rank: int) -> Run:
     from polyad.core.threads import thread_limit
-    from polyad.quantile.divergence import KullbackLeibler
+    from polyad.quantile.checks import read_divergence
     from polyad.quantile.features import feature_table
     from polyad.quantile.objective import QuantileObjective, Settings
     from polyad.quantile.parameters import random_parameters
     from polyad.quantile.solver import AdamSolver
 
-    table = feature_table(data.X, KullbackLeibler())
+    table = feature_table(data.X, read_divergence("kl"))
     objective = QuantileObjective(
         table, Settings(EPSILON, nonnegative=True, ridge=1e-3), data.n_quantiles
     )

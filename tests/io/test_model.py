@@ -27,7 +27,6 @@ from polyad.exceptions import (
 )
 from polyad.fitting.archive import write_archive
 from polyad.losses import BetaDivergenceLoss, CustomLoss, GaussianLoss, HuberLoss
-from polyad.quantile.divergence import KullbackLeibler
 
 DATA = Path(__file__).parent.parent / "stored"
 SHAPE = (7, 5, 4)
@@ -285,8 +284,13 @@ def test_losses_of_polyad_are_kept(tmp_path, loss):
     assert loaded.loss == loss or vars(loaded.loss) == vars(loss)
 
 
+def test_a_divergence_is_kept_as_a_loss_is(tmp_path):
+    for divergence in ("kl", "frobenius", "huber", HuberLoss(0.7), BetaDivergenceLoss(1.5)):
+        assert reload(QMF(2, divergence=divergence), tmp_path).divergence == divergence
+
+
 def test_a_divergence_of_ones_own_is_set_again_after_loading(tmp_path):
-    loaded = reload(QMF(2, divergence=KullbackLeibler()), tmp_path)
+    loaded = reload(QMF(2, divergence=CustomLoss(np.subtract, np.subtract)), tmp_path)
     assert reload(loaded, tmp_path).divergence == "custom"
     with pytest.raises(InvalidInputError, match=r"of your own.*set_params\(divergence="):
         loaded.fit(np.abs(dense()[0]))

@@ -15,6 +15,7 @@ from polyad.losses import (
     GaussianLoss,
     HuberLoss,
     NegativeBinomialLoss,
+    PoissonLoss,
 )
 from polyad.losses.names import LOSSES, read_loss
 
@@ -237,6 +238,58 @@ def test_reading():
     assert (bounded, bounded.lower) == (HuberLoss(0.25, nonnegative=True), 0.0)
     assert HuberLoss().lower == -math.inf
     assert "lower=0.0" in repr(CustomLoss(np.add, np.add, lower=0.0))
+
+
+def test_names_of_divergences_are_names_of_losses():
+    assert read_loss("kl") == PoissonLoss()
+    assert read_loss("frobenius") == GaussianLoss()
+
+
+def test_an_object_with_the_methods_of_a_loss_is_one():
+    class Own:
+        lower = 0.0
+
+        def value(self, x, m):
+            return (m - x) ** 2
+
+        def derivative(self, x, m):
+            return 2 * (m - x)
+
+        def accepts(self, x):
+            return x > 1
+
+    loss = read_loss(Own())
+    x, m = np.array([1.0, 2.0]), np.array([3.0, 5.0])
+    assert loss.lower == 0
+    assert loss.has_means
+    assert not loss.has_curvature
+    assert loss.value(x, m).tolist() == [4, 9]
+    assert loss.derivative(x, m).tolist() == [4, 6]
+    assert loss.accepts(x).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("times", [1e-300, 1e-12, 1.0, 1e12])
+def test_counts_near_their_model_value_lose_no_digits(times):
+    """x (r - log(1 + r)) is r² / 2 - r³ / 3 of a small r."""
+    loss, r = PoissonLoss().without_margin(), 1e-5
+    x = np.full(1, times)
+    np.testing.assert_allclose(loss.value(x, x * (1 + r)), x * (r**2 / 2 - r**3 / 3), rtol=1e-5)
+    assert loss.value(x, x)[0] == 0
+    assert loss.derivative(x, x)[0] == 0
+
+
+def test_counts_that_are_nothing_beside_their_model_value():
+    x, m = np.array([0.0, 5e-324, 1e-310, 1e-300]), np.array([0.5, 2.0, 1e3, 1e9])
+    np.testing.assert_allclose(PoissonLoss().value(x, m), m)
+
+
+def test_without_margin_model_values_are_taken_as_they_are():
+    x, m = np.array([1.0, 2.0]), np.array([1e-12, 1e-14])
+    for loss in (PoissonLoss(), BetaDivergenceLoss(1.0)):
+        expected = m - x + x * np.log(x / m)
+        np.testing.assert_allclose(loss.without_margin().value(x, m), expected, rtol=1e-12)
+        assert (loss.value(x, m) < expected - 0.1).all()
+    assert GaussianLoss().without_margin() == GaussianLoss()
 
 
 @pytest.mark.parametrize(

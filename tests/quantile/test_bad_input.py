@@ -40,6 +40,8 @@ def negative():
         ({"epsilon": -1.0}, small(), "epsilon"),
         ({"epsilon": 1e-20}, small(), "epsilon"),
         ({"epsilon": 1e300}, small(), "epsilon"),
+        ({"divergence": "bernoulli-logit"}, small() > 1, "no entries of the data.*'kl', 'frob"),
+        ({"divergence": "gamma"}, small() * 0, "'gamma' is for numbers above zero"),
         ({"divergence": "euclid"}, small(), "'euclid' is not known.*'kl', 'frobenius'"),
         ({"solver": "sgd"}, small(), "solver"),
         ({"learning_rate": 0.0}, small(), "learning_rate"),
@@ -58,7 +60,7 @@ def test_types_that_are_refused(estimator):
     with pytest.raises(InvalidTypeError, match=r"Sparse data.*X.toarray\(\)"):
         estimator().fit(scipy.sparse.csr_array(small()))
     for divergence in (3, object(), QMF):
-        with pytest.raises(InvalidTypeError, match="is no divergence"):
+        with pytest.raises(InvalidTypeError, match=r"divergence is a \w+\. Give a name"):
             estimator(divergence=divergence).fit(small())
     with pytest.raises(InvalidTypeError, match="callbacks"):
         estimator(callbacks=[3]).fit(small())
@@ -155,7 +157,7 @@ def slope(x, y):
         ),
         (lambda x, y: half(x, y).T, slope, r"gave the shape \(15, 8\)"),
         (half, lambda x, y: 1.0, r"derivative.*gave the shape \(\)"),
-        (lambda x, y: np.where(x > 1, np.nan, half(x, y)), slope, "is nan.*needs_positive = True"),
+        (lambda x, y: np.where(x > 1, np.nan, half(x, y)), slope, "is nan.*Give lower=0"),
         (lambda x, y: -half(x, y), lambda x, y: x - y, "never negative"),
         (half, lambda x, y: x - y, "derivative.*is not the derivative.*100%"),
         (half, lambda x, y: 2 * (y - x), "is not the derivative"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyad.quantile.divergence import Frobenius, KullbackLeibler
+from polyad.quantile.checks import read_divergence
 from polyad.quantile.features import feature_table
 from polyad.quantile.objective import QuantileObjective, Settings
 from polyad.quantile.parameters import (
@@ -21,7 +21,7 @@ from tests.quantile.twin import qmf_loss
 
 
 def problem(X, divergence=None, n_quantiles=5, nonnegative=True, ridge=0.01):
-    table = feature_table(X, divergence or KullbackLeibler())
+    table = feature_table(X, divergence or read_divergence("kl"))
     objective = QuantileObjective(table, Settings(0.01, nonnegative, ridge), n_quantiles)
     rng = np.random.default_rng(1)
     start = random_parameters(table.shape, 2, n_quantiles, nonnegative=nonnegative, seed=0)
@@ -37,7 +37,7 @@ def test_the_value_is_that_of_the_twin():
 
 
 @pytest.mark.parametrize("nonnegative", [True, False])
-@pytest.mark.parametrize("divergence", [KullbackLeibler(), Frobenius()])
+@pytest.mark.parametrize("divergence", [read_divergence("kl"), read_divergence("frobenius")])
 @pytest.mark.parametrize("kind", ["whole", "missing", "constant", "tied"])
 def test_all_four_blocks_of_the_gradient_by_differences(nonnegative, divergence, kind):
     X = small(n_samples=12, n_features=5)
@@ -108,7 +108,7 @@ def test_transforms_forced_to_the_identity_leave_no_loss():
     """As many quantiles as samples, at the sorted entries, with hardly any entropy."""
     rng = np.random.default_rng(0)
     X = rng.permuted(np.cumsum(rng.gamma(1.0, size=(4, 9)), axis=1), axis=1)  # features first
-    table = feature_table(X.T, KullbackLeibler())
+    table = feature_table(X.T, read_divergence("kl"))
     objective = QuantileObjective(table, Settings(1e-5, True, 0.0), 9)
     free = [np.zeros((4, 4)), np.log(X), to_gaps(np.sort(X, axis=1)), np.zeros((4, 9))]
     # Loadings that select a feature each: the product is the data.
@@ -137,7 +137,7 @@ def test_free_numbers_come_back():
 
 def test_a_divergence_of_zero_is_where_both_agree():
     x = 10.0 ** np.linspace(-12, 12, 25)
-    for divergence in (KullbackLeibler(), Frobenius()):
+    for divergence in (read_divergence("kl"), read_divergence("frobenius")):
         assert (divergence.value(x, x) == 0).all()
         assert (divergence.derivative(x, x) == 0).all()
         for factor in (1 - 1e-6, 1 + 1e-6, 0.1, 10.0):

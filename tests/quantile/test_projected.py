@@ -7,6 +7,7 @@ import pytest
 import polyad
 from polyad import QMFQ
 from polyad.exceptions import InvalidInputError
+from polyad.quantile.checks import read_divergence
 from polyad.quantile.deflation import (
     ProjectedObjective,
     Transforms,
@@ -14,7 +15,6 @@ from polyad.quantile.deflation import (
     first_transforms,
     to_deflating_gaps,
 )
-from polyad.quantile.divergence import KullbackLeibler
 from polyad.quantile.features import feature_table
 from polyad.quantile.parameters import joined, parted, softmax
 from polyad.quantile.projectors import NMFProjector, SVDProjector
@@ -97,7 +97,7 @@ def test_equal_singular_values_keep_the_derivative_finite():
 @pytest.mark.parametrize("projector", [NMFProjector(2, 20), SVDProjector(2)], ids=str)
 def test_all_four_blocks_of_the_gradient_by_differences(projector):
     X = small(n_samples=9, n_features=6)
-    table = feature_table(X / X.max(axis=0), KullbackLeibler())
+    table = feature_table(X / X.max(axis=0), read_divergence("kl"))
     objective = ProjectedObjective(table, projector, 0.01)
     rng = np.random.default_rng(0)
     free = [part + 0.4 * rng.normal(size=part.shape) for part in first_transforms(table.shape, 5)]
@@ -123,7 +123,7 @@ def test_all_four_blocks_of_the_gradient_by_differences(projector):
 
 def test_the_first_transform_is_that_of_the_twin():
     X = small(n_samples=9, n_features=3)
-    table = feature_table(X, KullbackLeibler())
+    table = feature_table(X, read_divergence("kl"))
     rng = np.random.default_rng(0)
     given = Transforms(
         *(part + 0.4 * rng.normal(size=part.shape) for part in first_transforms(table.shape, 5))

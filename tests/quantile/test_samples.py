@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 
 from polyad import QMF, QMFQ
-from polyad.quantile.divergence import Frobenius, KullbackLeibler, cross, curvature
+from polyad.losses import CustomLoss
+from polyad.quantile.checks import read_divergence
 from polyad.quantile.features import feature_table
 from polyad.quantile.maps import learned_maps
 from polyad.quantile.parameters import factor, pinned_quantiles, softmax
-from polyad.quantile.rows import HeldModel, solve_scores
+from polyad.quantile.rows import HeldModel, cross, curvature, solve_scores
 from tests.quantile.planted import small
 from tests.quantile.twin import transported
+
+KL, FROBENIUS = read_divergence("kl"), read_divergence("frobenius")
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -68,7 +71,7 @@ def test_the_inverse_inverts():
 
 
 @pytest.mark.parametrize("nonnegative", [True, False])
-@pytest.mark.parametrize("divergence", [KullbackLeibler(), Frobenius()])
+@pytest.mark.parametrize("divergence", [KL, FROBENIUS])
 def test_scores_are_at_a_minimum(nonnegative, divergence):
     rng = np.random.default_rng(0)
     W, maps = learned()
@@ -96,20 +99,14 @@ def test_scores_are_at_a_minimum(nonnegative, divergence):
 
 
 def test_sums_for_all_pairs():
-    class Own:
-        def value(self, x, y):
-            return (x - y) ** 4
-
-        def derivative(self, x, y):
-            return 4 * (y - x) ** 3
-
+    own = CustomLoss(lambda x, y: (x - y) ** 4, lambda x, y: 4 * (y - x) ** 3)
     rng = np.random.default_rng(0)
     x, y = rng.gamma(1.0, size=(5, 3)), rng.gamma(1.0, size=(5, 4))
-    for divergence in (KullbackLeibler(), Frobenius(), Own()):
+    for divergence in (KL, FROBENIUS, own):
         expected = [[divergence.value(x[:, i], y[:, j]).sum() for j in range(4)] for i in range(3)]
         np.testing.assert_allclose(cross(divergence, x, y), expected)
     low, high = np.full((5, 1), y.min()), np.full((5, 1), y.max())
-    found = curvature(Own(), y + 0.5, y, low, high)
+    found = curvature(own, y + 0.5, y, low, high)
     np.testing.assert_allclose(found, 12 * 0.25 * np.ones_like(y), rtol=1e-3)
 
 
@@ -138,7 +135,7 @@ def test_samples_far_outside_have_finite_features_and_scores(estimator):
 def test_a_model_value_far_below_its_entry_has_a_finite_divergence():
     x, y = np.full((1, 4), 2e100), np.array([[1e-30, 1.0, 1e100, 2e100]])
     expected = x * np.log(x / y) - x + y
-    np.testing.assert_allclose(KullbackLeibler().value(x, y), expected, rtol=1e-12)
+    np.testing.assert_allclose(KL.value(x, y), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

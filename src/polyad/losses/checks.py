@@ -40,14 +40,14 @@ _ON = 0.1
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-def check_domain(given: TensorInput, loss: Loss, *, zeros: bool) -> None:
+def check_domain(given: TensorInput, loss: Loss, *, zeros: bool, parameter: str = "loss") -> None:
     """Refuse data that a loss is not made for, naming the first such value.
 
     Entries that sparse data does not store are zeros, or not known.
     """
     stored = given.data.data if given.is_sparse else given.data
     xp = array_namespace(stored)
-    name = f"loss={loss.name!r} is for {loss.domain}"
+    name = f"{parameter}={loss.name!r} is for {loss.domain}"
     if zeros and given.is_sparse and not bool(loss.accepts(np.zeros(1))[0]):
         message = (
             f"{name}, and the entries that the sparse data does not store are zeros. Fit with "
@@ -86,17 +86,17 @@ def check_loss(loss: Loss, stored: Array) -> None:
         raise InvalidInputError(message)
 
 
-def try_loss(loss: Loss, x: Vector, m: Vector, unit: Vector) -> None:
-    """Refuse a loss whose numbers cannot be used, or whose derivative is none.
+def try_loss(loss: Loss, x: Vector, m: Vector, unit: Vector, *, parameter: str = "loss") -> Vector:
+    """Return the values of a loss of the user's own, if they and its derivative can be used.
 
     ``unit`` is the size that a difference of model values counts by.
     """
-    title = f"(x, m) of loss={loss!r}"
+    title = f"(x, m) of {parameter}={loss!r}"
     with np.errstate(all="ignore"):  # losses may overflow far from the data
         value = try_function(loss.value, f"value{title}", (x, m))
         slope = try_function(loss.derivative, f"derivative{title}", (x, m))
         try_function(loss.curvature, f"curvature{title}", (x, m))
-        try_function(loss.mean, f"mean(m) of loss={loss!r}", (m,))
+        try_function(loss.mean, f"mean(m) of {parameter}={loss!r}", (m,))
         fine = float(np.finfo(value.dtype if value.dtype.kind == "f" else np.float64).eps)
         length = np.cbrt(fine) * unit
         above, below = m + length, m - length
@@ -111,26 +111,28 @@ def try_loss(loss: Loss, x: Vector, m: Vector, unit: Vector) -> None:
             np.abs(one - slope) <= _CLOSE * np.maximum(np.abs(one), np.abs(slope)) + rounding
             for one in (difference, left, right)
         ]
-        wrong = ~np.any(is_right, axis=0)[is_known]
+        wrong = ~np.any(is_right, axis=0)
     is_nan = np.isnan(value) | np.isnan(slope)
     # Without a bound, some of the model values may be none for this loss.
     if is_nan.mean() > (0.0 if loss.lower == 0 else _FEW) or is_known.mean() < _SOME:
-        first = int(np.argmax(is_nan if is_nan.any() else ~is_known))
+        first = _first(is_nan if is_nan.any() else ~is_known)
         message = (
             f"value{title} is {float(value[first])}, and its derivative {float(slope[first])}, for "
             f"x={x[first]:.6g} and m={m[first]:.6g}; finite numbers are needed. Give lower=0 to a "
             "loss of model values that are not negative, and scale data to what it is made for."
         )
         raise InvalidInputError(message)
-    if wrong.mean() > _MOST:
-        first = int(np.flatnonzero(is_known)[np.argmax(wrong)])
+    share = wrong[is_known].mean()
+    if share > _MOST:
+        first = _first(wrong & is_known)
         message = (
             f"derivative{title} is not the derivative of value(x, m) with respect to m: for "
             f"x={x[first]:.6g} and m={m[first]:.6g} it gives {float(slope[first]):.6g}, and "
             f"differences of the value give {float(difference[first]):.6g}. They differ for "
-            f"{wrong.mean():.0%} of the points that were tried."
+            f"{share:.0%} of the points that were tried."
         )
         raise InvalidInputError(message)
+    return np.asarray(value, np.float64)
 
 
 def try_function(
@@ -159,6 +161,11 @@ def try_function(
         message = f"{title} changes its arguments; it must leave them as they are."
         raise InvalidInputError(message)
     return found
+
+
+def _first(marks: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Return the place of the first True."""
+    return tuple(int(k) for k in np.argwhere(marks)[0])
 
 
 def _falls(loss: Loss, x: Vector, m: Vector, sign: float) -> bool:

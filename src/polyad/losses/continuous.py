@@ -12,7 +12,6 @@ from polyad.exceptions import InvalidInputError
 from polyad.losses.loss import (
     Loss,
     PositiveLoss,
-    above_zero,
     check_above_zero,
     overwritten_log,
     x_log_x,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GaussianLoss(Loss):
-    """Half the squared error: data with symmetric noise of even size."""
+    """Half the squared error, ``'frobenius'``: data with symmetric noise of even size."""
 
     name = "gaussian"
 
@@ -61,7 +60,7 @@ class _AboveZeroLoss(PositiveLoss):
 
     domain = "numbers above zero"
     advice = (
-        "loss='poisson' takes zeros, loss='gaussian' data of any sign. Mark zeros that are missing "
+        "'poisson' takes zeros, 'gaussian' data of any sign. Mark zeros that are missing "
         "entries by NaN, or leave them out of sparse data with missing='unobserved'."
     )
 
@@ -83,23 +82,23 @@ class GammaLoss(_AboveZeroLoss):
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``x / m - 1 - log(x / m)``."""
-        ratio = x / above_zero(x, m)
+        ratio = x / self._above_zero(x, m)
         return ratio - 1.0 - array_namespace(m).log(ratio)
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``(1 - x / m) / m``."""
-        positive = above_zero(x, m)
+        positive = self._above_zero(x, m)
         return (1.0 - x / positive) / positive
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``(2 x / m - 1) / m²``, which is negative for m above 2 x."""
-        positive = above_zero(x, m)
+        positive = self._above_zero(x, m)
         # Squares of small numbers vanish.
         return (2.0 * x / positive - 1.0) / positive / positive
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
-        inverse = 1.0 / above_zero(x, m)
+        inverse = 1.0 / self._above_zero(x, m)
         ratio = x * inverse
         excess = ratio - 1.0
         inverse *= excess
@@ -120,17 +119,17 @@ class RayleighLoss(_AboveZeroLoss):
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``2 (1 - t) / m``."""
-        positive = above_zero(x, m)
+        positive = self._above_zero(x, m)
         return (2.0 - (math.pi / 2.0) * (x / positive) ** 2) / positive
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``(6 t - 2) / m²``."""
-        positive = above_zero(x, m)
+        positive = self._above_zero(x, m)
         return ((1.5 * math.pi) * (x / positive) ** 2 - 2.0) / positive / positive
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
-        inverse = 1.0 / above_zero(x, m)
+        inverse = 1.0 / self._above_zero(x, m)
         ratio = x * inverse
         excess = (math.pi / 4.0) * ratio * ratio - 1.0
         value = excess - math.log(math.pi / 4.0) - 2.0 * array_namespace(m).log(ratio)
@@ -239,18 +238,18 @@ class BetaDivergenceLoss(PositiveLoss):
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``m^(β-1) - x m^(β-2)``."""
-        positive = above_zero(x, m)
+        positive = self._above_zero(x, m)
         return positive ** (self.beta - 1.0) * (1.0 - x / positive)
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``(β-1) m^(β-2) - (β-2) x m^(β-3)``."""
-        positive, beta = above_zero(x, m), self.beta
+        positive, beta = self._above_zero(x, m), self.beta
         return positive ** (beta - 2.0) * ((beta - 1.0) - (beta - 2.0) * x / positive)
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return the value without its last term, and the derivative."""
         xp = array_namespace(m)
-        positive, beta = above_zero(x, m), self.beta
+        positive, beta = self._above_zero(x, m), self.beta
         if beta == 1.0:
             return positive - x * xp.log(positive), 1.0 - x / positive
         if beta == 0.0:

@@ -12,7 +12,6 @@ from polyad.losses.loss import (
     EPSILON,
     Loss,
     PositiveLoss,
-    above_zero,
     check_above_zero,
     overwritten_log,
     x_log_x,
@@ -21,10 +20,16 @@ from polyad.losses.loss import (
 if TYPE_CHECKING:
     from polyad.core.arrays import Array
 
+# Entries below this part of their model value count as zero: their ratio would be infinite.
+_LEAST_SHARE = 1e-300
+
 
 @dataclass(frozen=True)
 class PoissonLoss(PositiveLoss):
-    """Half the Poisson deviance with identity link: counts, as in :class:`~polyad.PoissonCP`."""
+    """Half the Poisson deviance with identity link: counts, as in :class:`~polyad.PoissonCP`.
+
+    It is the generalised Kullback-Leibler divergence, ``'kl'``.
+    """
 
     name = "poisson"
 
@@ -40,20 +45,30 @@ class PoissonLoss(PositiveLoss):
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``m - x + x log(x / m)``."""
-        return self.evaluate(x, m)[0] + self.offset(x)
+        xp = array_namespace(m)
+        positive = self._above_zero(x, m)
+        # x (r - log(1 + r)) with r = m / x - 1: what cancels near zero is small already. Far below
+        # the entry, r is rounded to minus one; of next to no entry, only m is left.
+        is_entry = x > _LEAST_SHARE * positive
+        entry = xp.where(is_entry, x, xp.ones_like(x))
+        ratio = (positive - entry) / entry
+        near = xp.log1p(xp.clip(ratio, -0.5, None))
+        logarithm = xp.where(ratio < -0.5, xp.log(positive / entry), near)
+        return xp.where(is_entry, entry * (ratio - logarithm), positive)
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``1 - x / m``."""
-        return 1.0 - x / above_zero(x, m)
+        positive = self._above_zero(x, m)
+        return (positive - x) / positive
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``x / m²``."""
-        positive = above_zero(x, m)
+        positive = self._above_zero(x, m)
         return x / positive / positive
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return ``m - x log m`` and the derivative."""
-        positive = above_zero(x, m)
+        positive = self._above_zero(x, m)
         slope = x / positive
         slope *= -1.0
         slope += 1.0
@@ -113,7 +128,7 @@ class _BinaryLoss(Loss):
     """A loss of zeros and ones."""
 
     domain = "zeros and ones"
-    advice = "Threshold the data, for example X > 0, or use loss='poisson' for counts."
+    advice = "Threshold the data, for example X > 0, or use 'poisson' for counts."
 
     def accepts(self, x: Array) -> Array:
         """Say of each entry whether it is zero or one."""
@@ -248,19 +263,19 @@ class NegativeBinomialLoss(PositiveLoss):
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``(r - x / m) / (1 + m)``."""
-        odds = above_zero(x / self.failures, m)
+        odds = self._above_zero(x / self.failures, m)
         return (self.failures - x / odds) / (1.0 + odds)
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``(x / m (2 + 1 / m) - r) / (1 + m)²``."""
-        odds = above_zero(x / self.failures, m)
+        odds = self._above_zero(x / self.failures, m)
         whole = 1.0 + odds
         return (x / odds * (2.0 + 1.0 / odds) - self.failures) / whole / whole
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return ``r log(1 + m) + x log(1 + 1 / m)`` and the derivative."""
         xp = array_namespace(m)
-        odds = above_zero(x / self.failures, m)
+        odds = self._above_zero(x / self.failures, m)
         value = self.failures * xp.log1p(odds) + x * xp.log1p(1.0 / odds)
         return value, (self.failures - x / odds) / (1.0 + odds)
 

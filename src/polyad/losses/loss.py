@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -121,12 +122,21 @@ class Loss(ABC):
         """Whether a model value is the mean of the data itself."""
         return type(self).mean is Loss.mean
 
+    @property
+    def has_curvature(self) -> bool:
+        """Whether ``curvature`` is more than a difference of derivatives."""
+        return type(self).curvature is not Loss.curvature
+
     def constant(self, mean: float) -> float | None:
         """Return the best model value for data of a given mean, or None if that takes a search."""
         return mean
 
     def divided(self, unit: float) -> Loss:
         """Return the loss of data that was divided by a number; see ``degree``."""
+        return self
+
+    def without_margin(self) -> Loss:
+        """Return the loss for entries and model values that are known to be above zero."""
         return self
 
     def portable(self) -> dict[str, Any]:
@@ -140,11 +150,26 @@ class PositiveLoss(Loss):
 
     lower = 0.0
     domain = "numbers that are not negative"
-    advice = "loss='gaussian' and loss='huber' take data of any sign."
+    advice = "'gaussian' and 'huber' take data of any sign."
+    #: The part of an entry that is added to its model value.
+    margin: float = EPSILON
 
     def accepts(self, x: Array) -> Array:
         """Say of each entry whether it is zero or above."""
         return x >= 0
+
+    def without_margin(self) -> Loss:
+        """Return the loss at the model values as they are."""
+        own = copy(self)
+        object.__setattr__(own, "margin", 0.0)
+        return own
+
+    def _above_zero(self, x: Array, m: Array) -> Array:
+        """Return model values, off zero by what does not matter to their entries, in new memory."""
+        if not self.margin:
+            return 1.0 * m
+        xp = array_namespace(m)
+        return m + xp.where(x > 0, self.margin * x, xp.full_like(x, ZERO))
 
 
 class CustomLoss(Loss):
@@ -233,6 +258,11 @@ class CustomLoss(Loss):
         """Whether no function was given that makes means of model values."""
         return "mean" not in self._given
 
+    @property
+    def has_curvature(self) -> bool:
+        """Whether it was given."""
+        return "curvature" in self._given
+
     def constant(self, mean: float) -> float | None:
         """Return None: it takes a search."""
         return None
@@ -248,12 +278,6 @@ def _in_numpy(function: Callable[..., Array], *arrays: Array) -> Array:
     if is_numpy_array(kind):
         return found
     return array_namespace(kind).asarray(found, device=device(kind))
-
-
-def above_zero(x: Array, m: Array) -> Array:
-    """Return model values, moved off zero by what does not matter to the loss of their entries."""
-    xp = array_namespace(m)
-    return m + xp.where(x > 0, EPSILON * x, xp.full_like(x, ZERO))
 
 
 def overwritten_log(a: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -29,49 +30,38 @@ LOSSES: dict[str, type[Loss]] = {
         *(GammaLoss, RayleighLoss, HuberLoss, BetaDivergenceLoss, NegativeBinomialLoss),
     )
 }
-_ALIASES = {"bernoulli": "bernoulli-odds"}
+# What an object may have besides a value and a derivative.
+_OPTIONAL = ("curvature", "accepts", "mean")
+_ALIASES = {"bernoulli": "bernoulli-odds", "kl": "poisson", "frobenius": "gaussian"}
 
 
-def stored_loss(loss: Any) -> Any:
+def stored_loss(loss: Any, parameter: str = "loss") -> Any:
     """Return a loss as a model file holds it: a name, or a dict of the name and the parameters.
 
     Code of the user's own is not kept, and is called :attr:`CustomLoss.name`.
-
-    Parameters
-    ----------
-    loss : str or Loss
-        As the estimator has it.
     """
     if isinstance(loss, str):
-        return restored_loss(loss)
-    return loss.portable() if type(loss) in LOSSES.values() else CustomLoss.name
+        return restored_loss(loss, parameter)
+    read = read_loss(loss, parameter)
+    return read.portable() if type(read) in LOSSES.values() else CustomLoss.name
 
 
-def restored_loss(content: Any) -> Any:
-    """Undo :func:`stored_loss`.
-
-    Parameters
-    ----------
-    content : str or dict
-        What the file holds.
-    """
-    name, parameters = content, {}
+def restored_loss(content: Any, parameter: str = "loss") -> Any:
+    """Undo :func:`stored_loss`."""
+    name, own = content, {}
     if isinstance(content, dict):
-        parameters = dict(content)
-        name = parameters.pop("name")
+        own = dict(content)
+        name = own.pop("name")
     if name == CustomLoss.name:
         return name
-    found = read_loss(name)
-    return type(found)(**parameters) if isinstance(content, dict) else name
+    found = read_loss(name, parameter)
+    return type(found)(**own) if isinstance(content, dict) else name
 
 
-def read_loss(loss: Any) -> Loss:
-    """Return the loss that a user asked for.
+def read_loss(loss: Any, parameter: str = "loss") -> Loss:
+    """Return the loss that a parameter of an estimator asks for.
 
-    Parameters
-    ----------
-    loss : str or Loss
-        A name of :data:`LOSSES`, ``'bernoulli'`` for ``'bernoulli-odds'``, or a loss.
+    It is a name, a loss, or an object that has the functions of a :class:`CustomLoss` as methods.
     """
     if isinstance(loss, Loss):
         return loss
@@ -82,18 +72,23 @@ def read_loss(loss: Any) -> Loss:
             return LOSSES[name]()
         if name == CustomLoss.name:
             message = (
-                "loss='custom' stands for a loss of your own, which a model file does not hold. "
-                "Set it again, for example model.set_params(loss=CustomLoss(value, derivative))."
+                f"{parameter}='custom' stands for one of your own, which a model file does not "
+                f"hold. Set it again, for example model.set_params({parameter}=CustomLoss(value, "
+                "derivative))."
             )
             raise InvalidInputError(message)
         message = (
-            f"loss={loss!r} is not known. Give one of {names}, or a loss with parameters of its "
-            "own from polyad.losses, such as HuberLoss(0.5) or CustomLoss(value, "
+            f"{parameter}={loss!r} is not known. Give one of {names}, or a loss with parameters "
+            "of its own from polyad.losses, such as HuberLoss(0.5) or CustomLoss(value, "
             "derivative)."
         )
         raise InvalidInputError(message)
-    message = (
-        f"loss is a {type(loss).__name__}. Give a name ({names}) or a Loss, such as HuberLoss(0.5) "
-        "or CustomLoss(value, derivative)."
-    )
-    raise InvalidTypeError(message)
+    value, derivative = (getattr(loss, name, None) for name in ("value", "derivative"))
+    if isinstance(loss, type) or value is None or derivative is None:
+        message = (
+            f"{parameter} is a {type(loss).__name__}. Give a name ({names}) or a Loss, such as "
+            "HuberLoss(0.5) or CustomLoss(value, derivative)."
+        )
+        raise InvalidTypeError(message)
+    optional: dict[str, Any] = {name: getattr(loss, name, None) for name in _OPTIONAL}
+    return CustomLoss(value, derivative, lower=getattr(loss, "lower", -math.inf), **optional)

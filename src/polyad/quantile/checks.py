@@ -9,8 +9,8 @@ import numpy as np
 from polyad.core.arrays import to_numpy
 from polyad.data.validation import refuse_negative
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.losses.checks import try_function
-from polyad.quantile.divergence import Frobenius, KullbackLeibler, needs_positive
+from polyad.losses.checks import GOLDEN, check_domain, try_loss
+from polyad.losses.names import LOSSES, read_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,21 +18,33 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.data.validation import TensorInput
+    from polyad.losses import Loss
     from polyad.quantile.features import FeatureTable
 
 # Half of the features hardly count if they have less than this part of the divergence of the data
 # from the means of its features. Fewer features than this have no halves to speak of.
 _WEAK, _FEW = 1e-5, 4
-# Features and samples that a divergence is tried on; how far differences are taken, as a part of
-# the range of a feature. They are known to a part of the largest derivative, but not where there is
-# a corner, so that most of them must be wrong.
+# Features and samples that a divergence is tried on, and the part of the largest value that a
+# negative one may have.
 _FEATURES, _SAMPLES = 16, 32
-_STEP, _CLOSE, _MOST = 1e-6, 1e-3, 0.5
-# Golden section: model values all over the range of a feature.
-_GOLDEN = 0.6180339887498949
+_ROUNDING = 1e-3
 
 
-def read_matrix(given: TensorInput, divergence: Any, estimator: str) -> NDArray[Any]:
+def read_divergence(divergence: Any) -> Loss:
+    """Return the loss that compares entries with model values, which are of the same unit."""
+    loss = read_loss(divergence, "divergence")
+    if not loss.has_means:
+        message = (
+            f"divergence={divergence!r} is a loss of model values that are no entries of the data, "
+            "such as odds or logarithms. Give 'kl', 'frobenius', or another loss whose model "
+            "values are in the unit of the data, such as HuberLoss(0.5)."
+        )
+        raise InvalidInputError(message)
+    # Entries and model values are kept above zero here: see ``features``.
+    return loss.without_margin()
+
+
+def read_matrix(given: TensorInput, loss: Loss, estimator: str) -> NDArray[Any]:
     """Return data as an array of samples and features, and refuse what is no such thing."""
     if given.is_sparse:
         message = (
@@ -47,12 +59,13 @@ def read_matrix(given: TensorInput, divergence: Any, estimator: str) -> NDArray[
             "matrix (n_samples, n_features)."
         )
         raise InvalidInputError(message)
-    if needs_positive(divergence):
+    if loss.lower == 0:
         advice = (
             f"The divergence of {estimator} compares numbers that are not negative. Use "
             "divergence='frobenius', or shift the data."
         )
         refuse_negative(given, advice)
+    check_domain(given, loss, zeros=True, parameter="divergence")
     return np.asarray(to_numpy(given.data))
 
 
@@ -84,47 +97,21 @@ def gaps_of(given: TensorInput, table: FeatureTable) -> Iterator[str]:
             )
 
 
-def check_divergence(divergence: Any, table: FeatureTable) -> None:
-    """Try a divergence of one's own on a few entries, and refuse it if it is none."""
-    if type(divergence) in (KullbackLeibler, Frobenius):
+def check_divergence(loss: Loss, table: FeatureTable) -> None:
+    """Try a divergence of the user's own on a few entries, and refuse it if it is none."""
+    if type(loss) in LOSSES.values():
         return
     d, n = (min(*sizes) for sizes in zip(table.shape, (_FEATURES, _SAMPLES), strict=True))
     x = table.shifted[:d, :n]
     low, high = table.low[:d], table.high[:d]
     span = np.where(high > low, high - low, np.maximum(np.abs(high), table.guard[:d]))
     span = np.where(span > 0.0, span, 1.0)
-    part = 0.05 + 0.9 * (_GOLDEN * np.arange(1, x.size + 1).reshape(x.shape) % 1.0)
-    y = low + span * part + table.guard[:d]
-    values = _tried(divergence, "value", x, y)
-    if values.min() < -_CLOSE * np.abs(values).max():
+    part = 0.05 + 0.9 * (GOLDEN * np.arange(1, x.size + 1).reshape(x.shape) % 1.0)
+    m = low + span * part + table.guard[:d]
+    values = try_loss(loss, x, m, np.broadcast_to(span, x.shape), parameter="divergence")
+    if values.min() < -_ROUNDING * np.abs(values).max():
         message = (
-            f"value(x, y) of divergence={divergence!r} is {values.min():.3g} for some entry; a "
-            "divergence is zero where x and y agree and never negative."
+            f"value(x, m) of divergence={loss!r} is {values.min():.3g} for some entry; a "
+            "divergence is zero where x and m agree and never negative."
         )
         raise InvalidInputError(message)
-    slopes = _tried(divergence, "derivative", x, y)
-    step = _STEP * span
-    up, down = (_tried(divergence, "value", x, y + way) for way in (step, -step))
-    differences = (up - down) / (2.0 * step)
-    largest = np.maximum(np.abs(differences), np.abs(slopes)).max(axis=1, keepdims=True)
-    rounding = 8.0 * np.finfo(np.float64).eps * np.abs(values).max(axis=1, keepdims=True) / step
-    wrong = float((np.abs(differences - slopes) > _CLOSE * largest + rounding).mean())
-    if wrong > _MOST:
-        message = (
-            f"derivative(x, y) of divergence={divergence!r} is not the derivative of value(x, y) "
-            f"with respect to y: differences of the value give other numbers for {wrong:.0%} of "
-            "the entries that were tried."
-        )
-        raise InvalidInputError(message)
-
-
-def _tried(divergence: Any, name: str, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
-    """Return what a method of a divergence gives for some entries, if that can be used."""
-    title = f"{name}(x, y) of divergence={divergence!r}"
-    found = try_function(getattr(divergence, name), title, (x, y))
-    if not np.isfinite(found).all():
-        message = f"{title} is {found[~np.isfinite(found)][0]} for some entry."
-        if not needs_positive(divergence):
-            message += " If it needs positive numbers, give it an attribute needs_positive = True."
-        raise InvalidInputError(message)
-    return found

@@ -24,8 +24,14 @@ from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.estimators.kruskal import KruskalLearned, KruskalResult
 from polyad.estimators.showing import Curve, ReportSection
 from polyad.exceptions import InvalidInputError, InvalidTypeError, ModelFileError
-from polyad.quantile.checks import check_divergence, gaps_of, read_matrix, weak_features
-from polyad.quantile.divergence import needs_positive, read_divergence, stored_divergence
+from polyad.losses.names import restored_loss, stored_loss
+from polyad.quantile.checks import (
+    check_divergence,
+    gaps_of,
+    read_divergence,
+    read_matrix,
+    weak_features,
+)
 from polyad.quantile.features import FeatureTable, entry_guard, feature_table, sample_table
 from polyad.quantile.maps import FeatureMaps
 from polyad.quantile.tables import quantile_frame, transform_frame
@@ -84,7 +90,10 @@ class QuantileFamily(KruskalResult, Factorization):
     _score_name: ClassVar[str] = "negative mean divergence"
     _learns = QuantileLearned
     _codecs: ClassVar[dict[str, saving.Codec]] = {
-        "divergence": saving.Codec(lambda given, _: stored_divergence(given), stored_divergence)
+        "divergence": saving.Codec(
+            lambda given, _: stored_loss(given, "divergence"),
+            lambda stored: restored_loss(stored, "divergence"),
+        )
     }
     quantiles_: Array
     quantile_weights_: Array
@@ -369,7 +378,7 @@ class QuantileFamily(KruskalResult, Factorization):
         tags.input_tags.sparse = False
         tags.input_tags.three_d_array = False
         try:
-            positive = needs_positive(read_divergence(self.divergence))
+            positive = read_divergence(self.divergence).lower == 0
         except (InvalidInputError, InvalidTypeError):  # told by fit
             positive = False
         tags.input_tags.positive_only = positive

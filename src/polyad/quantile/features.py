@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.quantile.divergence import needs_positive
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from polyad.losses import Loss
 
     Table = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ class FeatureTable:
         The range of the observed entries of each feature.
     guard : ndarray of shape (d, 1)
         What is added to entries and model values before they are compared.
-    divergence : Divergence
+    divergence : Loss
         How entries and model values are compared.
     dtype : dtype
         Of the data as it was given.
@@ -49,7 +49,7 @@ class FeatureTable:
     low: Table
     high: Table
     guard: Table
-    divergence: Any
+    divergence: Loss
     dtype: Any
 
     @property
@@ -108,7 +108,7 @@ class FeatureTable:
         return self.shifted[rows], model + self.guard[rows]
 
 
-def feature_table(data: NDArray[Any], divergence: Any) -> FeatureTable:
+def feature_table(data: NDArray[Any], divergence: Loss) -> FeatureTable:
     """Make the table of a fit from samples (n, d), where NaN marks what was not observed."""
     values = np.array(data.T, dtype=np.float64, order="C")
     observed = _observed(values)
@@ -125,7 +125,7 @@ def feature_table(data: NDArray[Any], divergence: Any) -> FeatureTable:
 
 
 def sample_table(
-    data: NDArray[Any], low: Table, high: Table, guard: Table, divergence: Any
+    data: NDArray[Any], low: Table, high: Table, guard: Table, divergence: Loss
 ) -> FeatureTable:
     """Make the table of new samples (n, d), with the ranges of the features of a fit."""
     values = np.array(data.T, dtype=np.float64, order="C")
@@ -140,9 +140,9 @@ def _observed(values: Table) -> NDArray[np.bool_] | None:
     return None if observed.all() else observed
 
 
-def entry_guard(high: Any, divergence: Any) -> Table:
+def entry_guard(high: Any, divergence: Loss) -> Table:
     """Return what is added to entries up to ``high``, nothing unless the divergence needs it."""
     largest = np.asarray(high, dtype=np.float64)
-    if not needs_positive(divergence):
+    if divergence.lower != 0:
         return np.zeros_like(largest)
     return np.where(largest > 0.0, _GUARD * largest, 1.0)

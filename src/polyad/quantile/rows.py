@@ -23,7 +23,7 @@ import numpy as np
 from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.fitting.row_newton import Rows, RowSource, Rules, minimize_rows
-from polyad.quantile.divergence import cross, curvature
+from polyad.losses import GaussianLoss, Loss, PoissonLoss
 from polyad.quantile.parameters import factor, free_numbers
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     Table = NDArray[np.float64]
 
+# Where a divergence has no curvature of its own, the derivative is compared this far away,
+# as a part of the range of a feature.
+_STEP = 1e-5
 # Entries of the samples that are solved together, and the most samples.
 _BLOCK = 1 << 19
 _MOST_SAMPLES = 256
@@ -191,3 +194,31 @@ class _Samples(RowSource):
             return solved
         largest = np.abs(solved).max(axis=1, keepdims=True, initial=0.0)
         return np.maximum(solved, _LEAST_PART * np.where(largest > 0.0, largest, 1.0))
+
+
+def curvature(loss: Loss, x: Table, y: Table, low: Table, high: Table) -> Table:
+    """Return the second derivative, by differences inside of the range where it is not known."""
+    if loss.has_curvature:
+        found = loss.curvature(x, y)
+    else:
+        step = _STEP * np.where(high > low, high - low, 1.0)
+        step = np.where(y + step > high, -step, step)
+        ahead, here = (np.asarray(loss.derivative(x, at)) for at in (y + step, y))
+        found = (ahead - here) / step
+    return np.asarray(found, dtype=np.float64)
+
+
+def cross(loss: Loss, x: Table, y: Table) -> Table:
+    """Return the sums over features for all pairs of samples: (d, p) and (d, n) to (p, n)."""
+    result: Table
+    if isinstance(loss, PoissonLoss):
+        own = (x * np.log(x) - x).sum(axis=0)
+        result = own[:, None] - x.T @ np.log(y) + y.sum(axis=0)
+        return result
+    if isinstance(loss, GaussianLoss):
+        own, theirs = (x * x).sum(axis=0), (y * y).sum(axis=0)
+        result = 0.5 * (own[:, None] + theirs) - x.T @ y
+        return result
+    columns = (np.broadcast_to(own[:, None], y.shape) for own in x.T)
+    values = [np.asarray(loss.value(column, y), dtype=np.float64) for column in columns]
+    return np.stack([value.sum(axis=0) for value in values])

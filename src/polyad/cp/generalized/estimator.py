@@ -24,7 +24,6 @@ from polyad.cp.start import given_start, make_start
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, PolyadError
-from polyad.losses import Loss
 from polyad.losses.names import read_loss, restored_loss, stored_loss
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from polyad.cp.solver import FactorSolver
     from polyad.data.validation import Missing, TensorInput
     from polyad.fitting import Iteration
+    from polyad.losses import Loss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ class GeneralizedCP(CPFamily):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
-        "loss": [str, Loss],
+        "loss": [object],
         "solver": [StrOptions({"auto", "lbfgs", "adam"})],
         "ridge": [Interval(Real, 0, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],

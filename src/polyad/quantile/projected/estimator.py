@@ -103,10 +103,11 @@ class QMFQ(QuantileFamily):
         value decomposition.
     inner_iter : int, default=100
         For ``'nmf'``: the number of updates.
-    divergence : {'kl', 'frobenius'} or object, default='kl'
-        How entries and model are compared: the generalised Kullback-Leibler divergence, for data
-        that is not negative; half the squared difference; or an object with ``value(x, y)`` and
-        ``derivative(x, y)``, the latter with respect to the model ``y``, both entry by entry.
+    divergence : str or Loss, default='kl'
+        How entries and model are compared: ``'kl'`` is the generalised Kullback-Leibler divergence,
+        for data that is not negative, ``'frobenius'`` half the squared difference. Others are the
+        losses of :mod:`polyad.losses` whose model values are in the unit of the data, by name or as
+        objects, and one of your own, ``CustomLoss(value, derivative)``.
     solver : {'adam', 'lbfgs'}, default='adam'
         Adam, or limited-memory BFGS. Both use exact gradients.
     learning_rate : float, default=0.1
