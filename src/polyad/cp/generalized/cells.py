@@ -50,18 +50,10 @@ class CellSums:
 
 @dataclass(frozen=True)
 class Cells:
-    """The data of a matrix of cells.
+    """The data of a matrix of cells; zeros if there is none.
 
-    Parameters
-    ----------
-    shape : (int, int)
-        Of the matrix.
-    data : ndarray, optional
-        The entries, of any shape that flattens to that; zeros if there are none.
-    scale : float
-        Multiplies the entries.
-    observed : ndarray of bool, optional
-        Where an entry counts; everywhere by default. The data there must be accepted by the loss.
+    ``scale`` multiplies the entries. Those that are not ``observed`` do not count, but the loss
+    must accept them.
     """
 
     shape: tuple[int, int]
@@ -112,17 +104,7 @@ class Cells:
         return fsum(sums.ravel())
 
     def evaluate(self, loss: Loss, left: Matrix, right: Matrix) -> CellSums:
-        """Return the sum of a loss and its derivatives at ``left @ right.T``.
-
-        Parameters
-        ----------
-        loss : Loss
-            The loss, whose ``offset`` is left out.
-        left : ndarray of shape (n_rows, n_components)
-            The side of the rows.
-        right : ndarray of shape (n_columns, n_components)
-            The side of the columns.
-        """
+        """Return a loss, without its ``offset``, and its derivatives at ``left @ right.T``."""
         row_groups, column_groups = self.blocks()
         n_components = left.shape[1]
         sums = np.zeros((len(row_groups), len(column_groups)))

@@ -53,18 +53,9 @@ MOST_CELLS = 20_000_000
 def build_problem(
     given: TensorInput, missing: Missing, loss: Loss, exponent: int | None = None
 ) -> GeneralizedProblem:
-    """Check some data against a loss, and bring it to the form of a fit.
+    """Check validated data against a loss in its unit, and bring it to the form of a fit.
 
-    Parameters
-    ----------
-    given : TensorInput
-        Validated data. NaN in dense data is missing.
-    missing : {'zero', 'unobserved'}
-        What an entry that sparse data does not store means.
-    loss : Loss
-        The loss, in the unit of the data.
-    exponent : int, optional
-        Divide the data by two to this power; by default the data decides.
+    The data is divided by two to the ``exponent``; by default the data decides.
     """
     zeros = missing == "zero"
     if isinstance(given.data, coo_array):
@@ -92,18 +83,9 @@ def build_problem(
 
 
 class DenseProblem(GeneralizedProblem):
-    """Dense NumPy data.
+    """Dense NumPy data, divided tile by tile; the loss is for the data after that.
 
-    Parameters
-    ----------
-    array : ndarray
-        The data, with numbers that the loss accepts where nothing was observed.
-    observed : ndarray of bool or None
-        Where something was.
-    loss : Loss
-        For the data after its division.
-    exponent : int
-        The data is divided by two to this power, tile by tile.
+    Where nothing was observed, it has numbers that the loss accepts.
     """
 
     tensor: DenseTensor
@@ -154,16 +136,7 @@ class DenseProblem(GeneralizedProblem):
 class ArrayProblem(GeneralizedProblem):
     """Dense data of another namespace, such as torch, which computes the sums where it is.
 
-    Parameters
-    ----------
-    array : array
-        The data, with numbers that the loss accepts where nothing was observed.
-    observed : array of bool or None
-        Where something was.
-    loss : Loss
-        For the data after its division.
-    exponent : int
-        The data is divided by two to this power.
+    Where nothing was observed, it has numbers that the loss accepts.
     """
 
     tensor: DenseTensor
@@ -209,17 +182,7 @@ class ArrayProblem(GeneralizedProblem):
 
 
 class ObservedProblem(GeneralizedProblem):
-    """Sparse data of which only the stored entries were observed, stored zeros too.
-
-    Parameters
-    ----------
-    tensor : SparseTensor
-        The data.
-    loss : Loss
-        For the data after its division.
-    exponent : int
-        The data is divided by two to this power.
-    """
+    """Sparse data of which only the stored entries were observed, stored zeros too."""
 
     tensor: SparseTensor
 
@@ -262,17 +225,7 @@ class ObservedProblem(GeneralizedProblem):
 
 
 class ZerosProblem(ObservedProblem):
-    """Sparse data whose entries that are not stored are zeros.
-
-    Parameters
-    ----------
-    tensor : SparseTensor
-        The data.
-    loss : Loss
-        For the data after its division; it must accept zero.
-    exponent : int
-        The data is divided by two to this power.
-    """
+    """Sparse data whose entries that are not stored are zeros, which the loss must accept."""
 
     def __init__(self, tensor: SparseTensor, loss: Loss, exponent: int) -> None:
         super().__init__(tensor, loss, exponent)

@@ -43,16 +43,9 @@ _ALIKE = 1e-9
 
 
 class GeneralizedProblem(FitData, ABC):
-    """Data, as a loss sees it.
+    """Data, as a loss sees it, which is for data divided by two to the ``exponent``.
 
-    Parameters
-    ----------
-    tensor : DenseTensor or SparseTensor
-        Dense data in its unit, or sparse data as the loss sees it.
-    loss : Loss
-        For data that was divided by its unit.
-    exponent : int
-        The data was divided by two to this power.
+    Dense data is kept in its unit, sparse data as the loss sees it.
     """
 
     #: The number of observed entries, and their mean.
@@ -71,13 +64,7 @@ class GeneralizedProblem(FitData, ABC):
 
     @abstractmethod
     def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
-        """Return the sum of the loss over the observed entries, and its gradient in each factor.
-
-        Parameters
-        ----------
-        factors : sequence of ndarray of shape (n_k, n_components)
-            Of the model.
-        """
+        """Return the sum of the loss over the observed entries, and its gradient in each factor."""
 
     @abstractmethod
     def evaluate_constant(self, m: float) -> tuple[float, float]:
@@ -151,17 +138,7 @@ class GeneralizedProblem(FitData, ABC):
 
 
 def find_exponent(data: Any, loss: Loss, *, zeros: bool) -> int:
-    """Return the power of two to divide data by, or zero if it has no unit or a good one.
-
-    Parameters
-    ----------
-    data : array or coo_array
-        The data; NaN is missing.
-    loss : Loss
-        The loss, in the unit of the data.
-    zeros : bool
-        Whether entries that sparse data does not store are zeros.
-    """
+    """Return the power of two to divide data by, or zero if it has no unit or a good one."""
     if loss.degree is None:
         return 0
     stored = data.data if isinstance(data, coo_array) else data

@@ -60,26 +60,11 @@ def solve_rows(
     exact: bool = True,
     known: Matrix | None = None,
 ) -> Matrix:
-    """Return the best coefficients of each sample.
+    """Return the best coefficients of each sample, zeros for those without observations.
 
-    Parameters
-    ----------
-    problem : GeneralizedProblem
-        The samples.
-    others : sequence of ndarray of shape (n_k, n_components)
-        The factors of the modes other than the samples.
-    ridge : float
-        The weight of half the squared coefficients.
-    exact : bool
-        Whether zeros that are not stored are all visited, rather than a sample of them.
-    known : ndarray of shape (n_samples, n_components), optional
-        Coefficients that may be better for losses that are not convex: each sample is also solved
-        from there, and the better result is kept.
-
-    Returns
-    -------
-    ndarray of shape (n_samples, n_components)
-        Samples without observations have zeros.
+    ``exact`` visits all zeros that are not stored, rather than a sample of them. ``known``
+    coefficients may be better for losses that are not convex: each sample is also solved from
+    there, and the better result is kept.
     """
     # Components of length one: the damping of the rows is then the same for all.
     lengths = [np.sqrt(np.sum(factor * factor, axis=0)) for factor in others]

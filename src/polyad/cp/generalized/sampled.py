@@ -139,19 +139,7 @@ class SampledOptions:
 
 
 class SampledSolver(FactorSolver[SampledState]):
-    """Generalized CP of sparse data by stochastic gradients.
-
-    Parameters
-    ----------
-    problem : ZerosProblem
-        The data and the loss.
-    ridge : float
-        The weight of the squared factors, in the unit of the data.
-    fixed_modes : collection of int
-        Modes whose factors stay as they are.
-    options : SampledOptions
-        How the fit goes.
-    """
+    """Generalized CP of sparse data by stochastic gradients; the ridge has the data's unit."""
 
     name: ClassVar[str] = "GeneralizedCP"
     promises_descent: ClassVar[bool] = True

@@ -52,13 +52,7 @@ class Samples(RowSource):
 
 
 class Basis:
-    """The products of the other factors at some cells of a sample, and their pairs.
-
-    Parameters
-    ----------
-    products : ndarray of shape (n_cells, n_components)
-        The rows of the Khatri-Rao product.
-    """
+    """The products of the other factors at some cells of a sample, and their pairs."""
 
     def __init__(self, products: Matrix) -> None:
         self.products = products
@@ -104,19 +98,7 @@ def _exponents(sizes: Matrix) -> NDArray[np.int64]:
 
 
 class DenseSamples(Samples):
-    """Samples of dense data.
-
-    Parameters
-    ----------
-    loss : Loss
-        The loss.
-    basis : Basis
-        Of all cells.
-    x : ndarray of shape (n_rows, n_cells)
-        The entries.
-    observed : ndarray of bool or None
-        Which of them count.
-    """
+    """Samples of dense data (n_rows, n_cells)."""
 
     def __init__(
         self, loss: Loss, basis: Basis, x: Matrix, observed: NDArray[np.bool_] | None
@@ -160,19 +142,10 @@ class DenseSamples(Samples):
 
 
 class ZeroTerm:
-    """The sum of the loss of zeros over the cells of a sample.
+    """The sum of the loss of zeros over the cells of a sample, each for ``weight`` of them.
 
-    Parameters
-    ----------
-    loss : Loss
-        The loss.
-    basis : Basis
-        Of the cells.
-    weight : float
-        How many cells each of them stands for.
-    known : ndarray of shape (n_components,) or None
-        A linear form of the coefficients that is added: what is known of all cells, less what the
-        chosen ones say of it.
+    ``known`` is a linear form of the coefficients that is added: what is known of all cells, less
+    what the chosen ones say of it.
     """
 
     def __init__(
@@ -225,14 +198,7 @@ class _PoissonZeros(ZeroTerm):
 def zero_term(loss: Loss, others: Sequence[Matrix], *, exact: bool) -> ZeroTerm:
     """Return the sum of the loss of zeros over the cells of a sample.
 
-    Parameters
-    ----------
-    loss : Loss
-        The loss.
-    others : sequence of ndarray of shape (n_k, n_components)
-        The factors of the modes other than the samples.
-    exact : bool
-        Whether all cells are visited, however many, if there is no closed form.
+    ``exact`` visits all cells, however many, if there is no closed form.
     """
     if isinstance(loss, GaussianLoss):
         return _GaussianZeros(others)
@@ -264,20 +230,10 @@ def _slope_at_zero(loss: Loss) -> float:
 
 
 class EntrySamples(Samples):
-    """Samples of sparse data.
+    """Samples of sparse data, whose entries are sorted by sample.
 
-    Parameters
-    ----------
-    loss : Loss
-        The loss.
-    others : sequence of ndarray of shape (n_k, n_components)
-        The factors of the modes other than the samples.
-    coords : sequence of ndarray of shape (n_entries,)
-        Where the entries are in those modes, sorted by sample.
-    entries : (ndarray, ndarray)
-        The values, and the number of the first one of each sample, with the end as the last.
-    term : ZeroTerm or None
-        What the zeros add, if the entries that are not stored are zeros.
+    ``entries`` has the values, and the number of the first one of each sample, with the end as the
+    last; ``term`` what the zeros add, if the entries that are not stored are zeros.
     """
 
     def __init__(

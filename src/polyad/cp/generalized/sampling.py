@@ -124,13 +124,7 @@ class Sampler:
         self.weights[self.n_stored :] = strata.n_unstored / max(1, self.n_unstored)
 
     def draw(self, seed: int, counter: int) -> Sample:
-        """Return the sample that belongs to a seed and a counter.
-
-        Parameters
-        ----------
-        seed, counter : int
-            Not negative.
-        """
+        """Return the sample that belongs to a seed and a counter, which are not negative."""
         sample = self._empty()
         self._fill(seed, counter, sample)
         return sample
@@ -139,13 +133,6 @@ class Sampler:
         """Return the samples of several counters, drawn on several threads.
 
         They are overwritten by the next call, which uses their memory again.
-
-        Parameters
-        ----------
-        seed : int
-            As for :meth:`draw`.
-        counters : range
-            One for each sample.
         """
         if self.exact:
             self._ready = self._ready or [self.draw(seed, 0)]

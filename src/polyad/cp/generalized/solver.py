@@ -66,18 +66,9 @@ class GeneralizedState:
 
 
 class QuasiNewtonCP(FactorSolver[GeneralizedState]):
-    """Generalized CP by limited-memory BFGS.
+    """Generalized CP by limited-memory BFGS; the ridge is in the unit of the data.
 
-    Parameters
-    ----------
-    problem : GeneralizedProblem
-        The data and the loss.
-    ridge : float
-        The weight of the squared factors, in the unit of the data.
-    fixed_modes : collection of int
-        Modes whose factors stay as they are.
-    tol : float
-        The tolerance of the driver, which an iteration tries to exceed.
+    ``tol`` is the tolerance of the driver, which an iteration tries to exceed.
     """
 
     name: ClassVar[str] = "GeneralizedCP"
@@ -212,15 +203,6 @@ def scaled_ridge(problem: GeneralizedProblem, ridge: float, n_free: int) -> floa
 
     If the data was divided by s, each of n free factors is by ``s^(1/n)`` and the objective by
     ``s^p``, where p is the degree of the loss.
-
-    Parameters
-    ----------
-    problem : GeneralizedProblem
-        The data.
-    ridge : float
-        In the unit of the data.
-    n_free : int
-        The number of factors that share the division.
     """
     degree = problem.loss.degree or 0.0
     return float(ridge * 2.0 ** (problem.exponent * (2.0 / n_free - degree)))

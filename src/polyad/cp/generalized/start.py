@@ -33,17 +33,7 @@ _MANY_ENTRIES = 1 << 20
 
 
 def random_start(problem: GeneralizedProblem, n_components: int, seed: int) -> list[Matrix]:
-    """Return random factors.
-
-    Parameters
-    ----------
-    problem : GeneralizedProblem
-        The data and the loss.
-    n_components : int
-        The number of components.
-    seed : int
-        Of the random numbers.
-    """
+    """Return random factors."""
     generator = np.random.default_rng(seed)
     if problem.loss.lower == 0:
         return _positive(problem, n_components, generator)

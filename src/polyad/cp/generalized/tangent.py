@@ -48,15 +48,7 @@ class Tangent(NamedTuple):
 
 
 def tangent_at(loss: Loss, m: float) -> Tangent:
-    """Return the parabola that touches the loss of a zero at a model value.
-
-    Parameters
-    ----------
-    loss : Loss
-        The loss.
-    m : float
-        A typical model value.
-    """
+    """Return the parabola that touches the loss of a zero at a typical model value."""
     zero, point = np.zeros(1), np.array([m])
     with np.errstate(all="ignore"):
         slope = float(loss.derivative(zero, point)[0])
@@ -71,15 +63,7 @@ def tangent_at(loss: Loss, m: float) -> Tangent:
 
 
 def sum_over_all(tangent: Tangent, factors: Sequence[Matrix]) -> float:
-    """Return the sum of the parabola over all cells of a model.
-
-    Parameters
-    ----------
-    tangent : Tangent
-        The coefficients.
-    factors : sequence of ndarray of shape (n_k, n_components)
-        Of the model.
-    """
+    """Return the sum of the parabola over all cells of a model."""
     total = 0.0
     if tangent.linear:
         total += tangent.linear * model_sum(factors)
@@ -95,17 +79,7 @@ def model_sum(factors: Sequence[Matrix]) -> float:
 
 
 def known_gradient(tangent: Tangent, factors: Sequence[Matrix], ridge: float) -> Known:
-    """Return the gradient of the parabola's sum over all cells, and of a ridge, for each mode.
-
-    Parameters
-    ----------
-    tangent : Tangent
-        The coefficients.
-    factors : sequence of ndarray of shape (n_k, n_components)
-        Of the model.
-    ridge : float
-        The weight of half the squared factors.
-    """
+    """Return the gradient of the parabola's sum over all cells, and of a ridge, for each mode."""
     n_modes, rank = len(factors), factors[0].shape[1]
     sums = np.array([factor.sum(axis=0) for factor in factors])
     linear = tangent.linear * _products_of_others(sums)
