@@ -85,6 +85,8 @@ def read_tns(
             # NumPy only warns where it reads an index such as 1.0 by way of a float.
             warnings.simplefilter("error")
             # A path and not an open file: NumPy then reads whole blocks, and opens .gz itself.
+            # Not pandas: version 2 misses the last bit of every third number, unless told in a way
+            # that version 3 deprecates.
             table = np.loadtxt(os.fspath(path), dtype=fields, ndmin=1, encoding=_ENCODING)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         message = f"{path} is not a complete gzip file: {error}. Download or write it again."
