@@ -57,11 +57,11 @@ def polyad_run(
 ) -> Run:
     from polyad.core.threads import thread_limit
     from polyad.tensor.sparse import SparseTensor
-    from polyad.wasserstein.problem import Schedule, TransportProblem
+    from polyad.wasserstein.problem import TransportProblem, TransportSettings
     from polyad.wasserstein.solver import WassersteinFactorization
 
     tensor = SparseTensor(data.tensor.astype(dtype))
-    own = TransportProblem(tensor, data.costs, Schedule(1 / RHO, PENALTY), _MEMORY)
+    own = TransportProblem(tensor, data.costs, TransportSettings(1 / RHO, PENALTY), _MEMORY)
     solver = WassersteinFactorization(own, inner_iter=inner_iter)
 
     def run(n_iter: int) -> None:

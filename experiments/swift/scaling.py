@@ -38,7 +38,7 @@ from experiments.swift.reference import (
 from polyad.core.threads import thread_limit
 from polyad.tensor import SparseTensor
 from polyad.transport import cosine_cost
-from polyad.wasserstein.problem import Schedule, TransportProblem
+from polyad.wasserstein.problem import TransportProblem, TransportSettings
 from polyad.wasserstein.solver import (
     PublishedFactorization,
     WassersteinFactorization,
@@ -109,8 +109,8 @@ def do_unit(unit: Unit) -> Unit:
     if unit["method"] in OURS:
         # Iterations alone: a fit ends with the rows of all samples, which others do not solve for.
         exact = unit["method"] == OURS[0]
-        schedule = Schedule(1.0 / _RHO, _LAMBDA, None if exact else unit["steps"])
-        problem = TransportProblem(SparseTensor(X), costs, schedule, _MEMORY)
+        settings = TransportSettings(1.0 / _RHO, _LAMBDA, None if exact else unit["steps"])
+        problem = TransportProblem(SparseTensor(X), costs, settings, _MEMORY)
         kind = WassersteinFactorization if exact else PublishedFactorization
         solver = kind(problem, inner_iter=1)
         start = random_start(problem, unit["rank"], 0)

@@ -13,7 +13,7 @@ from polyad import WassersteinCP
 from polyad.exceptions import Status
 from polyad.transport import random_cost
 from polyad.wasserstein import problem as problems
-from polyad.wasserstein.updates import updated
+from polyad.wasserstein.updates import updated_factor
 from tests.wasserstein import twin
 
 # Few iterations are enough for what is tested here, and they end without convergence.
@@ -153,7 +153,7 @@ def test_an_update_never_raises_the_divergence_of_the_marginals(seed, rank, shap
     X[0, 0] += 1.0
     costs = [random_cost(size, seed) for size in shape]
     tensor = problems.SparseTensor(coo_array(X))
-    problem = problems.TransportProblem(tensor, costs, problems.Schedule(0.1, 1.0), 1e9)
+    problem = problems.TransportProblem(tensor, costs, problems.TransportSettings(0.1, 1.0), 1e9)
     factors = [generator.uniform(0.1, 2.0, (size, rank)) for size in shape]
     held = problem.evaluate(factors, problem.cold_potentials()).marginals
     plans = twin.marginals(X, twin.model_of(factors), costs, 0.1, 1.0)
@@ -164,7 +164,7 @@ def test_an_update_never_raises_the_divergence_of_the_marginals(seed, rank, shap
 
     before = divergence()
     for mode in (*range(len(shape)), 0):
-        factors[mode] = updated(held, factors, mode)
+        factors[mode] = updated_factor(held, factors, mode)
         after = divergence()
         assert after <= before + 1e-9 * X.sum()
         before = after

@@ -14,7 +14,7 @@ from polyad.exceptions import InvalidInputError, Status
 from polyad.tensor import SparseTensor
 from polyad.transport import one_identity_cost
 from polyad.wasserstein import solver
-from polyad.wasserstein.problem import Schedule, TransportProblem
+from polyad.wasserstein.problem import TransportProblem, TransportSettings
 from polyad.wasserstein.solver import RowFactorization
 from tests.wasserstein import twin
 
@@ -96,7 +96,7 @@ def test_a_row_is_at_the_minimum_of_eq_20(fitted):
 def test_the_longer_steps_of_rows_do_not_raise_the_loss(couples, weights):
     X, costs = twin.small_data((8, 6, 5), seed=3)
     given = costs if couples else [None, *costs[1:]]
-    problem = TransportProblem(SparseTensor(coo_array(X)), given, Schedule(*weights), 1e9)
+    problem = TransportProblem(SparseTensor(coo_array(X)), given, TransportSettings(*weights), 1e9)
     solver = RowFactorization(problem)
     state = solver.init(twin.start_for(X))
     loss = [solver.objective(state)]

@@ -24,8 +24,8 @@ from polyad.wasserstein.costs import (
     rules_of,
 )
 from polyad.wasserstein.problem import (
-    Schedule,
     TransportProblem,
+    TransportSettings,
     memory_for_marginals,
     read_nonnegative,
 )
@@ -295,8 +295,8 @@ class WassersteinCP(CPFamily):
 
     def _with_costs(self, tensor: SparseTensor, costs: Any, memory: float) -> TransportProblem:
         n_steps = int(self.sinkhorn_iter) if self.transport == "sinkhorn" else None
-        schedule = Schedule(float(self.epsilon), float(self.marginal_penalty), n_steps)
-        return TransportProblem(tensor, costs, schedule, memory)
+        settings = TransportSettings(float(self.epsilon), float(self.marginal_penalty), n_steps)
+        return TransportProblem(tensor, costs, settings, memory)
 
     def _memory(self, tensor: SparseTensor, given: TensorInput, moving: list[bool]) -> float:
         """Return how many bytes are left for marginals."""

@@ -1,4 +1,4 @@
-"""Numba: fibres into a dense tensor, and ratios of transported mass to the model."""
+"""Numba kernels of the factor updates: sums of transported mass, and its ratios to the model."""
 
 from __future__ import annotations
 
@@ -12,27 +12,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Numbers in a tile of fibres, which stays in the fastest caches, and its fewest fibres.
-_TILE = 1 << 14
-_FEWEST = 8
+_TILE_SIZE = 1 << 14
+_MIN_TILE = 8
 
 
 @kernel
 def add_fibres(
     fibres: NDArray[Any], firsts: NDArray[np.int64], stride: int, cells: NDArray[Any]
 ) -> None:
-    """Add each fibre to the cells that begin at its first one and lie a stride apart.
-
-    Parameters
-    ----------
-    fibres : ndarray of shape (n_fibres, length)
-        What is added.
-    firsts : ndarray of shape (n_fibres,)
-        The first cell of each fibre.
-    stride : int
-        From one cell of a fibre to the next.
-    cells : ndarray of shape (n_cells,)
-        The dense tensor in C order.
-    """
+    """Add each fibre to the cells that begin at its first one and lie a stride apart."""
     n_fibres, length = fibres.shape
     for j in range(n_fibres):
         cell = firsts[j]
@@ -43,13 +31,7 @@ def add_fibres(
 
 @kernel
 def divide_into(above: NDArray[Any], below: NDArray[Any]) -> None:
-    """Replace ``below`` by ``above / below``, and by zero where it is zero.
-
-    Parameters
-    ----------
-    above, below : ndarray of shape (n, m)
-        Not negative.
-    """
+    """Replace ``below``, which is not negative, by ``above / below``, and by zero where zero."""
     n, m = below.shape
     for j in range(n):
         for i in range(m):
@@ -60,7 +42,7 @@ def divide_into(above: NDArray[Any], below: NDArray[Any]) -> None:
 @kernel
 def add_fibre_ratios(
     marginals: NDArray[Any],
-    places: NDArray[np.int64],
+    coords: NDArray[np.int64],
     factors: tuple[NDArray[Any], ...],
     transposed: NDArray[Any],
     place: tuple[int, int, int],
@@ -68,35 +50,23 @@ def add_fibre_ratios(
 ) -> None:
     """Add ``marginals / model`` in a block of fibres, times the rows of the other factors.
 
-    Parameters
-    ----------
-    marginals : ndarray of shape (n_fibres, length)
-        Of the transports.
-    places : ndarray of shape (n_modes, n_all)
-        The coordinates of all fibres.
-    factors : tuple of ndarray of shape (n_k, n_components)
-        Of the model.
-    transposed : ndarray of shape (n_components, length)
-        The factor of the mode along which the fibres run, transposed.
-    place : (int, int, int)
-        That mode, the mode whose rows are summed, and the first fibre of the block.
-    out : ndarray of shape (n_mode, n_components)
-        What is added to.
+    ``place`` is the mode along which the fibres run, whose factor is also given transposed, the
+    mode whose rows are summed, and the first fibre of the block.
     """
     along, mode, first = place
     n_fibres, length = marginals.shape
     rank, own = out.shape[1], factors[along]
-    tile = max(_FEWEST, _TILE // length)
+    tile = max(_MIN_TILE, _TILE_SIZE // length)
     model, sums = np.empty((tile, length), own.dtype), np.empty((length, rank), own.dtype)
     others = np.empty((tile, rank), own.dtype)
     products, rows = np.empty_like(others), np.empty_like(others)
     for start in range(0, n_fibres, tile):
         n = min(tile, n_fibres - start)
-        multiply_rows(factors, places, (along, mode, first + start), others[:n])
+        multiply_rows(factors, coords, (along, mode, first + start), others[:n])
         products[:n] = others[:n]
         if mode != along:
             for j in range(n):
-                row = factors[mode][places[mode, first + start + j]]
+                row = factors[mode][coords[mode, first + start + j]]
                 for r in range(rank):
                     products[j, r] *= row[r]
         np.dot(products[:n], transposed, model[:n])
@@ -109,7 +79,7 @@ def add_fibre_ratios(
         else:
             np.dot(model[:n], own, rows[:n])
             for j in range(n):
-                target = places[mode, first + start + j]
+                target = coords[mode, first + start + j]
                 for r in range(rank):
                     out[target, r] += rows[j, r] * others[j, r]
 
@@ -117,35 +87,26 @@ def add_fibre_ratios(
 @kernel
 def multiply_rows(
     factors: tuple[NDArray[Any], ...],
-    places: NDArray[np.int64],
+    coords: NDArray[np.int64],
     place: tuple[int, int, int],
     out: NDArray[Any],
 ) -> None:
-    """Fill rows with the products of the rows of all factors but two.
+    """Fill rows with the products of the rows of all factors but two, which may be the same.
 
-    Parameters
-    ----------
-    factors : tuple of ndarray of shape (n_k, n_components)
-        One for each mode.
-    places : ndarray of shape (n_modes, n_all)
-        Which row of each factor.
-    place : (int, int, int)
-        The two modes to leave out, which may be the same, and the first of the places.
-    out : ndarray of shape (n, n_components)
-        What is filled.
+    ``place`` is these two modes, and the first fibre whose rows are multiplied.
     """
     one, other, first = place
     out[:] = 1.0
     for k in range(len(factors)):
         if k not in (one, other):
             for j in range(len(out)):
-                row = factors[k][places[k, first + j]]
+                row = factors[k][coords[k, first + j]]
                 for r in range(out.shape[1]):
                     out[j, r] *= row[r]
 
 
 @kernel
-def add_ratios(
+def add_nonzero_ratios(
     marginals: NDArray[Any],
     coords: NDArray[Any],
     factors: tuple[NDArray[Any], ...],
@@ -154,18 +115,7 @@ def add_ratios(
 ) -> None:
     """Add ``marginals / model`` at some nonzeros, times the rows of the other factors.
 
-    Parameters
-    ----------
-    marginals : ndarray of shape (nnz,)
-        At the nonzeros.
-    coords : ndarray of shape (n_modes, nnz)
-        Where they are.
-    factors : tuple of ndarray of shape (n_k, n_components)
-        Of the model.
-    place : (int, int, int)
-        The mode whose rows are summed, and the first and last of the nonzeros to sum over.
-    out : ndarray of shape (n_mode, n_components)
-        What is added to.
+    ``place`` is the mode whose rows are summed, and the nonzeros to sum over.
     """
     mode, start, stop = place
     rank = out.shape[1]

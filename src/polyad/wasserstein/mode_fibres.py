@@ -20,70 +20,37 @@ if TYPE_CHECKING:
     from polyad.tensor.sparse import SparseTensor
 
 # Numbers in a block of dense fibres: a block, its transport and its ratios stay in the cache.
-_BLOCK = 1 << 16
+_BLOCK_SIZE = 1 << 16
 
 
 @dataclass(frozen=True)
 class ModeFibres:
-    """The fibres of one mode that hold a nonzero, cut into blocks of bounded size.
-
-    Attributes
-    ----------
-    mode : int
-        The mode along which they run.
-    length : int
-        The size of that mode.
-    offsets : ndarray of shape (n_fibres + 1,)
-        Where the nonzeros of each fibre begin.
-    places : ndarray of shape (n_modes, n_fibres)
-        The coordinates of the fibres in each mode; zeros in their own.
-    blocks : tuple of (start, stop)
-        Consecutive fibres that are worked on at a time.
-    nonzeros : tuple of SparseFibres
-        The nonzeros of each block.
-    """
+    """The fibres of one mode that hold a nonzero, cut into blocks of bounded size."""
 
     mode: int
     length: int
+    #: (n_fibres + 1,): where the nonzeros of each fibre begin.
     offsets: NDArray[np.int64]
-    places: NDArray[np.int64]
+    #: (n_modes, n_fibres): the coordinates of the fibres in each mode; zeros in their own.
+    coords: NDArray[np.int64]
+    #: Consecutive fibres that are worked on at a time, and the nonzeros of each block.
     blocks: tuple[tuple[int, int], ...]
     nonzeros: tuple[SparseFibres, ...]
 
     @property
     def n_fibres(self) -> int:
-        """The number of fibres."""
+        """How many there are."""
         return len(self.offsets) - 1
 
     def products(self, factors: Sequence[NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
-        """Return the rows of the Khatri-Rao product of the other modes that belong to a block.
-
-        Parameters
-        ----------
-        factors : sequence of ndarray of shape (n_k, n_components)
-            One per mode; that of the own mode is not read.
-        start, stop : int
-            The fibres of the block.
-
-        Returns
-        -------
-        ndarray of shape (stop - start, n_components)
-        """
+        """Return the rows of the Khatri-Rao product of the other modes that belong to a block."""
         rows = np.empty((stop - start, factors[0].shape[1]), factors[0].dtype)
-        multiply_rows(tuple(factors), self.places, (self.mode, self.mode, start), rows)
+        multiply_rows(tuple(factors), self.coords, (self.mode, self.mode, start), rows)
         return rows
 
 
 def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> ModeFibres:
-    """Sort the nonzeros of a tensor into the fibres of a mode.
-
-    Parameters
-    ----------
-    tensor : SparseTensor
-        Without stored zeros.
-    mode : int
-        The mode along which the fibres run.
-    """
+    """Sort the nonzeros of a tensor, which stores no zeros, into the fibres of a mode."""
     coords = np.asarray(tensor.coords)
     others = [k for k in range(tensor.ndim) if k != mode]
     order = sorting_order(coords, tensor.shape, others)
@@ -92,10 +59,10 @@ def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> ModeFibres:
     n_fibres = find_fibres(coords[others], starts)
     offsets = starts[: n_fibres + 1].copy()
     first = offsets[:-1]
-    places = np.take(coords, first, axis=1).astype(np.int64)
-    places[mode] = 0
+    starting = np.take(coords, first, axis=1).astype(np.int64)
+    starting[mode] = 0
     length = tensor.shape[mode]
-    step = max(1, _BLOCK // length)
+    step = max(1, _BLOCK_SIZE // length)
     blocks = tuple((k, min(k + step, n_fibres)) for k in range(0, n_fibres, step))
     rows = coords[mode].astype(np.int64)
     nonzeros = []
@@ -103,4 +70,4 @@ def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> ModeFibres:
         first, last = offsets[start], offsets[stop]
         own = offsets[start : stop + 1] - first
         nonzeros.append(SparseFibres(own, rows[first:last], values[first:last], length))
-    return ModeFibres(mode, length, offsets, places, blocks, tuple(nonzeros))
+    return ModeFibres(mode, length, offsets, starting, blocks, tuple(nonzeros))

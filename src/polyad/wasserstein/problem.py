@@ -49,93 +49,57 @@ if TYPE_CHECKING:
     from polyad.core.arrays import Array
     from polyad.data.validation import TensorInput
 
-# A cost in float64, and its kernels in float64 and float32.
-_COST_BYTES = 8 + 2 * 8 + 4
+# A pair of positions: a cost in float64, and its kernels in float64 and float32.
+_BYTES_PER_PAIR = 8 + 2 * 8 + 4
 # A nonzero in the fibres of a mode, with its potential before and after, and as a fibre of its own.
-_NONZERO_BYTES = 8 + 8 + 3 * 8 + 2 * 8
+_BYTES_PER_NONZERO = 8 + 8 + 3 * 8 + 2 * 8
 # Factors of an iteration: before, after, balanced, in the type of the data, and a numerator.
 _FACTOR_COPIES = 6
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How the transports are solved.
-
-    Attributes
-    ----------
-    epsilon : float
-        The weight of the entropy.
-    penalty : float
-        The weight of the divergences of the marginals.
-    n_steps : int or None
-        None for exact transports; otherwise the number of steps of Sinkhorn's iteration.
-    """
+class TransportSettings:
+    """The weights of the entropy and of the divergences, and how the transports are solved."""
 
     epsilon: float
     penalty: float
+    #: None for exact transports; otherwise the number of steps of Sinkhorn's iteration.
     n_steps: int | None = None
 
     @property
-    def rate(self) -> float:
+    def saving_per_mass(self) -> float:
         """What a unit of mass that is transported saves, at the minimum."""
         return 2.0 * self.penalty + self.epsilon
 
 
 @dataclass(frozen=True)
 class BlockTransport:
-    """The transports of a block of fibres.
+    """The transports of a block of fibres."""
 
-    Attributes
-    ----------
-    marginals : ndarray of shape (n_fibres, size)
-        The row sums of the plans.
-    saving : float
-        By how much the plans are cheaper than to transport nothing.
-    unsolved : int
-        Fibres that missed the tolerance.
-    """
-
+    #: (n_fibres, size): the row sums of the plans.
     marginals: NDArray[Any]
+    #: By how much the plans are cheaper than to transport nothing.
     saving: float
+    #: Fibres that missed the tolerance.
     unsolved: int
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model costs, and what the transports to it tell.
+    """What a model costs, and what the transports to it tell."""
 
-    Attributes
-    ----------
-    objective : float
-        The value of eq. 7.
-    potentials : list of ndarray of shape (nnz,)
-        The logarithms of the scalings at the nonzeros, for each mode with a transport: where the
-        next transports start.
-    marginals : Marginals
-        For the update of the factors.
-    unsolved : int
-        Fibres whose transport did not reach its tolerance.
-    """
-
+    #: The value of eq. 7.
     objective: float
+    #: (nnz,) for each mode with a transport: the logarithms of the scalings at the nonzeros, where
+    #: the next transports start.
     potentials: list[NDArray[np.float64]]
     marginals: Marginals
+    #: Fibres whose transport did not reach its tolerance.
     unsolved: int
 
 
 def read_nonnegative(given: TensorInput) -> SparseTensor:
-    """Return the nonzeros of validated data.
-
-    Parameters
-    ----------
-    given : TensorInput
-        The data.
-
-    Raises
-    ------
-    InvalidInputError
-        If an entry is negative or missing; the first is named.
-    """
+    """Return the nonzeros of validated data; refuse entries that are negative or missing."""
     advice = (
         "A Wasserstein loss moves mass, which is not negative: give counts, zeros and ones, or "
         "probabilities. CP takes data of any sign."
@@ -169,29 +133,13 @@ def memory_for_marginals(
     titles: Sequence[str],
     limit: float,
 ) -> float:
-    """Return how many bytes are left for marginals after all that a fit cannot do without.
+    """Return how many of ``limit`` bytes are left for marginals; refuse a limit that is too low.
 
-    Parameters
-    ----------
-    tensor : SparseTensor
-        The nonzeros.
-    n_components : int
-        The number of components.
-    moving : sequence of int
-        The modes along which mass moves.
-    titles : sequence of str
-        How a message should call each mode.
-    limit : float
-        How many bytes there are.
-
-    Raises
-    ------
-    InvalidInputError
-        If there are too few.
+    ``moving`` are the modes along which mass moves, ``titles`` what a message calls each mode.
     """
-    costs = {mode: _COST_BYTES * tensor.shape[mode] ** 2 for mode in moving}
+    costs = {mode: _BYTES_PER_PAIR * tensor.shape[mode] ** 2 for mode in moving}
     coords = 8 * len(tensor.shape) * tensor.nnz
-    in_fibres = len(costs) * (_NONZERO_BYTES * tensor.nnz + coords)
+    in_fibres = len(costs) * (_BYTES_PER_NONZERO * tensor.nnz + coords)
     # A factor has a row for each entry of its mode; an update also has one for each fibre.
     rows = 8 * n_components * (_FACTOR_COPIES * sum(tensor.shape) + tensor.nnz)
     needed = sum(costs.values()) + in_fibres + rows
@@ -218,18 +166,9 @@ def memory_for_marginals(
 
 
 class TransportProblem(FitData):
-    """Data and costs, as the solver sees them.
+    """Positive data and the cost of each mode, None for one of separate entries.
 
-    Parameters
-    ----------
-    tensor : SparseTensor
-        Positive entries.
-    costs : sequence of (ndarray or None)
-        The cost of each mode; None for one of separate entries.
-    schedule : Schedule
-        How the transports are solved.
-    memory : float
-        How many bytes the marginals may take.
+    ``memory`` is how many bytes the marginals may take.
     """
 
     tensor: SparseTensor
@@ -238,18 +177,18 @@ class TransportProblem(FitData):
         self,
         tensor: SparseTensor,
         costs: Sequence[NDArray[np.float64] | None],
-        schedule: Schedule,
+        settings: TransportSettings,
         memory: float,
     ) -> None:
         super().__init__(tensor)
         self.costs = list(costs)
-        self.schedule = schedule
+        self.settings = settings
         self.total = fsum(tensor.values)
         moving = [mode for mode, cost in enumerate(costs) if cost is not None]
         self.n_separate = len(self.shape) - len(moving)
         self.fibres = [find_nonzero_fibres(tensor, mode) for mode in moving]
         self.transports = [
-            FibreTransport(cost, epsilon=schedule.epsilon, marginal_penalty=schedule.penalty)
+            FibreTransport(cost, epsilon=settings.epsilon, marginal_penalty=settings.penalty)
             for cost in costs
             if cost is not None
         ]
@@ -278,7 +217,7 @@ class TransportProblem(FitData):
         """
         cells = np.zeros(self.shape[0])
         for fibres in self.fibres:
-            cells += fibres.length * np.bincount(fibres.places[0], minlength=self.shape[0])
+            cells += fibres.length * np.bincount(fibres.coords[0], minlength=self.shape[0])
         needed = self.dtype.itemsize * cells
         if self.is_dense or self.couples_samples or needed.sum() <= self.memory:
             return [np.ones(self.shape[0], bool)]
@@ -290,17 +229,12 @@ class TransportProblem(FitData):
                 batch[sample], left = batch[sample] + 1, self.memory
         return [batch == number for number in range(int(batch[-1]) + 1)]
 
-    def take(
+    def subset(
         self, samples: NDArray[np.bool_], potentials: Sequence[NDArray[np.float64]]
     ) -> tuple[TransportProblem, list[NDArray[np.float64]]]:
         """Return the problem of some of the samples, and their part of the potentials.
 
-        Parameters
-        ----------
-        samples : ndarray of bool of shape (n_samples,)
-            Which to take; nothing may move between samples.
-        potentials : sequence of ndarray of shape (nnz,)
-            Those of this problem.
+        Nothing may move between samples.
         """
         coords = self.tensor.coords
         kept = samples[coords[0]]
@@ -308,33 +242,25 @@ class TransportProblem(FitData):
         part: Any = (number[coords[0][kept]], *(row[kept] for row in coords[1:]))
         shape = (int(np.count_nonzero(samples)), *self.shape[1:])
         tensor = SparseTensor(coo_array((self.tensor.values[kept], part), shape=shape))
-        problem = TransportProblem(tensor, self.costs, self.schedule, self.memory)
+        problem = TransportProblem(tensor, self.costs, self.settings, self.memory)
         # The samples stay in order, and with them the nonzeros of the fibres.
         own = []
         for fibres, potential in zip(self.fibres, potentials, strict=True):
-            sample = np.repeat(fibres.places[0], np.diff(fibres.offsets))
+            sample = np.repeat(fibres.coords[0], np.diff(fibres.offsets))
             own.append(potential[samples[sample]])
         return problem, own
 
     def evaluate(
         self, factors: Sequence[NDArray[np.float64]], potentials: Sequence[NDArray[np.float64]]
     ) -> Evaluation:
-        """Solve all transports between the model and the data.
-
-        Parameters
-        ----------
-        factors : sequence of ndarray of shape (n_k, n_components)
-            The model.
-        potentials : sequence of ndarray of shape (nnz,)
-            Where the transports start; they are not changed.
-        """
+        """Solve all transports between the model and the data, from given potentials."""
         own = [np.require(factor, self.dtype, "C") for factor in factors]
         solved = [potential.copy() for potential in potentials]
         entries = self._separate_marginals(own)
         marginals = self._empty_marginals(own, solved, entries)
-        schedule = self.schedule
+        settings = self.settings
         separate = 0.0 if entries is None else float(entries.sum(dtype=np.float64))
-        savings = [schedule.rate * separate]
+        savings = [settings.saving_per_mass * separate]
         unsolved = 0
         for number, fibres in enumerate(self.fibres):
             results: list[tuple[float, int]] = [(0.0, 0)] * len(fibres.blocks)
@@ -342,13 +268,13 @@ class TransportProblem(FitData):
             def work(number: int, block: int, results: list[tuple[float, int]]) -> None:
                 found = self._transport(number, block, own, solved)
                 results[block] = found.saving, found.unsolved
-                marginals.take(number, block, found.marginals)
+                marginals.add_block(number, block, found.marginals)
 
             run_blocks(work, ((number, block, results) for block in range(len(fibres.blocks))))
             savings += [saving for saving, _ in results]
             unsolved += sum(count for _, count in results)
         mass = float(component_masses(factors).sum())
-        whole = len(self.shape) * schedule.penalty * (mass + self.total)
+        whole = len(self.shape) * settings.penalty * (mass + self.total)
         return Evaluation(whole - fsum(savings), solved, marginals, unsolved)
 
     def _separate_marginals(self, factors: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
@@ -356,7 +282,7 @@ class TransportProblem(FitData):
         if not self.n_separate:
             return None
         model = self.tensor.values_of(factors)
-        plan = self.n_separate * separate_marginals(self.tensor.values, model, self.schedule)
+        plan = self.n_separate * separate_marginals(self.tensor.values, model, self.settings)
         return plan.astype(self.dtype)
 
     def _empty_marginals(
@@ -368,10 +294,10 @@ class TransportProblem(FitData):
         if self.is_dense:
             return DenseMarginals(self.tensor, self.fibres, entries)
 
-        def again(number: int, block: int) -> NDArray[Any]:
+        def recompute(number: int, block: int) -> NDArray[Any]:
             return self._transport(number, block, factors, potentials).marginals
 
-        return FibreMarginals(self.tensor, self.fibres, entries, again, self.memory)
+        return FibreMarginals(self.tensor, self.fibres, entries, recompute, self.memory)
 
     def _transport(
         self,
@@ -381,38 +307,31 @@ class TransportProblem(FitData):
         potentials: Sequence[NDArray[np.float64]],
     ) -> BlockTransport:
         """Solve the transports of a block of fibres; the potentials are moved to the solution."""
-        fibres, schedule = self.fibres[number], self.schedule
+        fibres, settings = self.fibres[number], self.settings
         start, stop = fibres.blocks[block]
         nonzeros = fibres.nonzeros[block]
         own = potentials[number][fibres.offsets[start] : fibres.offsets[stop]]
         model = fibres.products(factors, start, stop) @ factors[fibres.mode].T
         transport = self.transports[number]
-        if schedule.n_steps is None:
+        if settings.n_steps is None:
             found = transport.solve_block(nonzeros, model, own)
-            saving = schedule.rate * float(found.masses.sum())
+            saving = settings.saving_per_mass * float(found.masses.sum())
         else:
-            found = transport.sinkhorn(nonzeros, model, n_steps=schedule.n_steps)
+            found = transport.sinkhorn(nonzeros, model, n_steps=settings.n_steps)
             both = model.sum(dtype=np.float64) + nonzeros.values.sum(dtype=np.float64)
-            saving = schedule.penalty * float(both) - float(found.values.sum())
+            saving = settings.penalty * float(both) - float(found.values.sum())
             own[:] = found.log_v
         return BlockTransport(found.marginals, saving, found.n_unsolved)
 
 
 def separate_marginals(
-    x: NDArray[Any], model: NDArray[Any], schedule: Schedule
+    x: NDArray[Any], model: NDArray[Any], settings: TransportSettings
 ) -> NDArray[np.float64]:
     r"""Return the transports of single entries, :math:`T^{2 \tau + 1} = (x \hat x)^\tau / e`.
 
-    Parameters
-    ----------
-    x : ndarray of shape (nnz,)
-        Positive entries.
-    model : ndarray of shape (nnz,)
-        The model there.
-    schedule : Schedule
-        With :math:`\tau = \lambda / \epsilon`.
+    With :math:`\tau = \lambda / \epsilon`.
     """
-    tau = schedule.penalty / schedule.epsilon
+    tau = settings.penalty / settings.epsilon
     # The product may leave the range of the numbers; the sum of the logarithms does not.
     with np.errstate(divide="ignore"):
         logs = np.log(x, dtype=np.float64) + np.log(model, dtype=np.float64)

@@ -35,7 +35,7 @@ import numpy as np
 from polyad.cp.solver import FactorSolver, balance
 from polyad.exceptions import Status
 from polyad.fitting.driver import FitOptions, begin, run
-from polyad.wasserstein.updates import component_masses, inverse, updated
+from polyad.wasserstein.updates import component_masses, inverse_masses, updated_factor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -50,8 +50,8 @@ _ROUNDING = {"float32": 2.0**-20, "float64": 2.0**-44}
 # Rows of samples: a round is so many transports, each with so many sweeps; a row is left after a
 # round that changed it by less than this part of its largest entry.
 _ROW_SWEEPS = 5
-_ROW_ROUND = 5
-_ROW_ROUNDS = 100
+_ROUND_LENGTH = 5
+_MAX_ROUNDS = 100
 _ROW_TOL = 1e-3
 
 
@@ -64,17 +64,7 @@ class WassersteinState:
 
 
 class WassersteinFactorization(FactorSolver[WassersteinState]):
-    """SWIFT with exact transports.
-
-    Parameters
-    ----------
-    problem : TransportProblem
-        The data and the costs.
-    inner_iter : int
-        The sweeps over the factors that follow each transport.
-    fixed_modes : collection of int
-        Modes whose factors stay as they are.
-    """
+    """SWIFT with exact transports, each followed by ``inner_iter`` sweeps over the factors."""
 
     name: ClassVar[str] = "WassersteinCP"
     promises_descent: ClassVar[bool] = True
@@ -90,7 +80,7 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
         # The samples come last, as in all of the family.
         self.free_modes.sort(key=lambda mode: mode == 0)
         # The objective of a model of nothing.
-        self.scale = len(problem.shape) * problem.schedule.penalty * problem.total
+        self.scale = len(problem.shape) * problem.settings.penalty * problem.total
         self.floor = _ROUNDING[problem.dtype.name] * self.scale
         # What was found of the latest state is too large to be a part of it. It follows from the
         # state, and is found again where it is lost.
@@ -107,7 +97,7 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
         factors = list(state.factors)
         for _ in range(self.inner_iter):
             for mode in self.free_modes:
-                factors[mode] = updated(found.marginals, factors, mode)
+                factors[mode] = updated_factor(found.marginals, factors, mode)
         # The next evaluation has marginals of its own: these are not held beside them.
         self._latest = None
         return WassersteinState(balance(factors, self.free_modes), found.potentials)
@@ -165,9 +155,9 @@ class RowFactorization(WassersteinFactorization):
     def __init__(self, problem: TransportProblem) -> None:
         others = range(1, len(problem.shape))
         super().__init__(problem, inner_iter=_ROW_SWEEPS, fixed_modes=others)
-        tau = problem.schedule.penalty / problem.schedule.epsilon
+        tau = problem.settings.penalty / problem.settings.epsilon
         # Transports that are not solved follow the model in another way.
-        self.phi = tau / (tau + 1.0) if problem.schedule.n_steps is None else 0.0
+        self.phi = tau / (tau + 1.0) if problem.settings.n_steps is None else 0.0
 
     def step(self, state: WassersteinState) -> WassersteinState:
         """Return the state after the transports and some sweeps over the rows."""
@@ -178,17 +168,7 @@ class RowFactorization(WassersteinFactorization):
 
 
 def random_start(problem: TransportProblem, n_components: int, seed: int) -> list[Array]:
-    """Return positive random factors of a model whose mass is that of the data.
-
-    Parameters
-    ----------
-    problem : TransportProblem
-        The data.
-    n_components : int
-        The number of components.
-    seed : int
-        Of the random numbers.
-    """
+    """Return positive random factors of a model whose mass is that of the data."""
     generator = np.random.default_rng(seed)
     # Not near zero: every component can still become anything.
     factors = [generator.uniform(0.1, 1.0, (size, n_components)) for size in problem.shape]
@@ -201,13 +181,6 @@ def solve_rows(problem: TransportProblem, others: Sequence[Array]) -> NDArray[np
 
     They are solved for in batches whose marginals fit into memory, where these would otherwise be
     computed again in every sweep.
-
-    Parameters
-    ----------
-    problem : TransportProblem
-        The samples.
-    others : sequence of array of shape (n_k, n_components)
-        The factors of the other modes.
     """
     batches = problem.batches()
     if len(batches) == 1:
@@ -215,7 +188,7 @@ def solve_rows(problem: TransportProblem, others: Sequence[Array]) -> NDArray[np
     rows = np.empty((problem.shape[0], others[0].shape[1]))
     potentials = problem.cold_potentials()
     for samples in batches:
-        part, _ = problem.take(samples, potentials)
+        part, _ = problem.subset(samples, potentials)
         rows[samples] = _solve_batch(part, others)
     return rows
 
@@ -232,13 +205,13 @@ def _solve_batch(problem: TransportProblem, others: Sequence[Array]) -> NDArray[
     mass = np.bincount(problem.tensor.coords[0], problem.tensor.values, problem.shape[0])
     if problem.couples_samples:  # a sample of nothing is given some of what others have
         mass = np.where(mass > 0, mass, mass.mean())
-    rows = mass[:, None] * inverse(len(unit) * unit)
+    rows = mass[:, None] * inverse_masses(len(unit) * unit)
     part, potentials = problem, problem.cold_potentials()
     left = np.arange(len(rows))
-    for _ in range(_ROW_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         solver = RowFactorization(part)
         state = WassersteinState([rows[left], *own], potentials)
-        result = run(solver, begin(solver, state), FitOptions(max_iter=_ROW_ROUND, tol=0.0))
+        result = run(solver, begin(solver, state), FitOptions(max_iter=_ROUND_LENGTH, tol=0.0))
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         found = result.last.factors[0]
@@ -249,6 +222,6 @@ def _solve_batch(problem: TransportProblem, others: Sequence[Array]) -> NDArray[
             break
         potentials = result.last.potentials
         if not (part.couples_samples or moves.all()):
-            part, potentials = part.take(moves, potentials)
+            part, potentials = part.subset(moves, potentials)
             left = left[moves]
     return rows

@@ -27,7 +27,7 @@ from polyad.core.threads import run_blocks
 from polyad.wasserstein.kernels import (
     add_fibre_ratios,
     add_fibres,
-    add_ratios,
+    add_nonzero_ratios,
 )
 
 if TYPE_CHECKING:
@@ -39,24 +39,16 @@ if TYPE_CHECKING:
     from polyad.wasserstein.mode_fibres import ModeFibres
 
 # Sums over many blocks are made in this many parts, each in order: the same for any thread count.
-_PARTS = 8
-# The fewest numbers of the dense tensor that are worth a part of their own.
-_BLOCK = 1 << 15
-# The fewest nonzeros that are worth a part of their own.
-_NONZEROS = 1 << 13
+_MAX_PARTS = 8
+# The fewest numbers of the dense tensor, and nonzeros, that are worth a part of their own.
+_MIN_CELLS, _MIN_NONZEROS = 1 << 15, 1 << 13
 
 
 class Marginals(ABC):
     """The row marginals of the transports of all modes, summed over the modes.
 
-    Parameters
-    ----------
-    tensor : SparseTensor
-        The data, for its shape and coordinates.
-    fibres : sequence of ModeFibres
-        Of the modes along which mass moves.
-    entries : ndarray of shape (nnz,) or None
-        The marginals of the modes along which nothing moves, summed, at the nonzeros.
+    ``fibres`` are those of the modes along which mass moves; ``entries`` are the marginals of the
+    modes along which nothing moves, summed, at the nonzeros.
     """
 
     def __init__(
@@ -67,24 +59,12 @@ class Marginals(ABC):
         self.entries = entries
 
     @abstractmethod
-    def take(self, number: int, block: int, marginals: NDArray[Any]) -> None:
-        """Take those of a block of ``fibres[number]``, of shape (fibres of the block, length)."""
+    def add_block(self, number: int, block: int, marginals: NDArray[Any]) -> None:
+        """Add those of a block of ``fibres[number]``, of shape (fibres of the block, length)."""
 
     @abstractmethod
     def numerator(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
-        """Return the numerator of the update of a mode.
-
-        Parameters
-        ----------
-        factors : sequence of ndarray of shape (n_k, n_components)
-            Of the model as it is now.
-        mode : int
-            The mode to update.
-
-        Returns
-        -------
-        ndarray of shape (n_mode, n_components)
-        """
+        """Return the numerator of the update of a mode, for the model as it is now."""
 
 
 class DenseMarginals(Marginals):
@@ -100,12 +80,12 @@ class DenseMarginals(Marginals):
         steps = [prod(tensor.shape[k + 1 :]) for k in range(tensor.ndim)]
         self._strides = [steps[own.mode] for own in fibres]
         self._firsts = [
-            sum(place * step for place, step in zip(own.places, steps, strict=True))
+            sum(place * step for place, step in zip(own.coords, steps, strict=True))
             for own in fibres
         ]
 
-    def take(self, number: int, block: int, marginals: NDArray[Any]) -> None:
-        """Add a block; the fibres of a mode do not share cells."""
+    def add_block(self, number: int, block: int, marginals: NDArray[Any]) -> None:
+        """Add a block to its cells, which the fibres of a mode do not share."""
         start, stop = self.fibres[number].blocks[block]
         firsts: Any = self._firsts[number]
         add_fibres(marginals, firsts[start:stop], self._strides[number], self.total.reshape(-1))
@@ -118,26 +98,20 @@ class DenseMarginals(Marginals):
 
         def part(start: int, stop: int) -> NDArray[np.float64]:
             partial = np.zeros(factors[mode].shape)
-            places = np.zeros((len(own), stop - start), np.int64)
-            places[:-1] = np.unravel_index(np.arange(start, stop), self.total.shape[:-1])
+            coords = np.zeros((len(own), stop - start), np.int64)
+            coords[:-1] = np.unravel_index(np.arange(start, stop), self.total.shape[:-1])
             place = (len(own) - 1, mode, 0)
-            add_fibre_ratios(fibres[start:stop], places, own, transposed, place, partial)
+            add_fibre_ratios(fibres[start:stop], coords, own, transposed, place, partial)
             return partial
 
-        return _sum_of_parts(part, len(fibres), max(1, _BLOCK // fibres.shape[1]))
+        return _sum_of_parts(part, len(fibres), max(1, _MIN_CELLS // fibres.shape[1]))
 
 
 class FibreMarginals(Marginals):
     """The marginals fibre by fibre.
 
-    Parameters
-    ----------
-    tensor, fibres, entries
-        See :class:`Marginals`.
-    again : callable
-        ``again(number, block)`` computes the marginals of a block once more.
-    memory : float
-        How many bytes of marginals are kept; the other blocks are computed again.
+    Up to ``memory`` bytes of them are kept; ``recompute(number, block)`` gives those of the other
+    blocks when they are needed.
     """
 
     def __init__(
@@ -145,11 +119,11 @@ class FibreMarginals(Marginals):
         tensor: SparseTensor,
         fibres: Sequence[ModeFibres],
         entries: NDArray[Any] | None,
-        again: Callable[[int, int], NDArray[Any]],
+        recompute: Callable[[int, int], NDArray[Any]],
         memory: float,
     ) -> None:
         super().__init__(tensor, fibres, entries)
-        self._again = again
+        self._recompute = recompute
         self._coords = np.asarray(tensor.coords)
         self._kept: dict[tuple[int, int], NDArray[Any]] = {}
         # Which blocks are kept follows from their order, not from which thread is first.
@@ -161,7 +135,7 @@ class FibreMarginals(Marginals):
                 if memory >= 0:
                     self._to_keep.add((number, block))
 
-    def take(self, number: int, block: int, marginals: NDArray[Any]) -> None:
+    def add_block(self, number: int, block: int, marginals: NDArray[Any]) -> None:
         """Keep a block if there is room for it."""
         if (number, block) in self._to_keep:
             self._kept[number, block] = marginals
@@ -188,9 +162,9 @@ class FibreMarginals(Marginals):
             for block in range(first, last):
                 marginals = self._kept.get((number, block))
                 if marginals is None:
-                    marginals = self._again(number, block)
+                    marginals = self._recompute(number, block)
                 place = (fibres.mode, mode, fibres.blocks[block][0])
-                add_fibre_ratios(marginals, fibres.places, factors, transposed, place, partial)
+                add_fibre_ratios(marginals, fibres.coords, factors, transposed, place, partial)
             return partial
 
         return _sum_of_parts(part, len(fibres.blocks), 1)
@@ -202,51 +176,29 @@ class FibreMarginals(Marginals):
 
         def part(start: int, stop: int) -> NDArray[np.float64]:
             partial = np.zeros(factors[mode].shape)
-            add_ratios(entries, self._coords, factors, (mode, start, stop), partial)
+            add_nonzero_ratios(entries, self._coords, factors, (mode, start, stop), partial)
             return partial
 
-        return _sum_of_parts(part, self.tensor.nnz, _NONZEROS)
+        return _sum_of_parts(part, self.tensor.nnz, _MIN_NONZEROS)
 
 
-def updated(
+def updated_factor(
     marginals: Marginals, factors: Sequence[NDArray[Any]], mode: int
 ) -> NDArray[np.float64]:
-    """Return the factor of a mode after one multiplicative update.
-
-    Parameters
-    ----------
-    marginals : Marginals
-        Of the transports.
-    factors : sequence of ndarray of shape (n_k, n_components)
-        The model.
-    mode : int
-        The mode to update.
-    """
+    """Return the factor of a mode after one multiplicative update."""
     masses = component_masses([factor for k, factor in enumerate(factors) if k != mode])
     factor: NDArray[np.float64] = factors[mode] * marginals.numerator(factors, mode)
-    return factor * inverse(len(factors) * masses)
+    return factor * inverse_masses(len(factors) * masses)
 
 
 def component_masses(factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the sum of all entries of each component.
-
-    Parameters
-    ----------
-    factors : sequence of ndarray of shape (n_k, n_components)
-        Of some modes.
-    """
+    """Return the sum of all entries of each component over some modes."""
     masses: NDArray[np.float64] = np.prod([factor.sum(axis=0) for factor in factors], axis=0)
     return masses
 
 
-def inverse(masses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return one over each mass, and zero for a component that is zero: it has no say.
-
-    Parameters
-    ----------
-    masses : ndarray of shape (n_components,)
-        Not negative.
-    """
+def inverse_masses(masses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return one over each mass, and zero for a component that is zero: it has no say."""
     alive = masses > 0
     return np.where(alive, 1.0 / np.where(alive, masses, 1.0), 0.0)
 
@@ -255,7 +207,7 @@ def _sum_of_parts(
     part: Callable[[int, int], NDArray[np.float64]], length: int, step: int
 ) -> NDArray[np.float64]:
     """Sum ``part(start, stop)`` over a range that is cut by its length alone."""
-    size = max(step, -(-length // _PARTS))
+    size = max(step, -(-length // _MAX_PARTS))
     cuts = [(k, min(k + size, length)) for k in range(0, length, size)] or [(0, 0)]
     results: list[Any] = [None] * len(cuts)
 
