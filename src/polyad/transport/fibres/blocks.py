@@ -10,8 +10,7 @@ from polyad.core.compiled import kernel
 from polyad.core.vector_math import fast_exp, fast_log
 from polyad.transport.fibres.damped_newton import (
     ABSORBED,
-    DOUBLE,
-    SINGLE,
+    COPIED,
     anneal,
     evaluate_logs,
     newton,
@@ -32,12 +31,11 @@ from polyad.transport.fibres.mixed_precision import (
     largest_entry,
     scale,
     smallest_entry,
-    solve_quickly,
+    solve_in_mixed_precision,
     take_logs,
 )
 from polyad.transport.fibres.records import (
     INVERSE,
-    KEPT,
     LOG_X,
     MARGINALS,
     SPARE,
@@ -63,13 +61,14 @@ if TYPE_CHECKING:
 SOLVED, FALLBACK, UNSOLVED = 0, 1, 2
 # Fibres of more nonzeros begin with Sinkhorn steps for as long as each halves the residual, and
 # those of more than the second number have nothing but them: Newton's matrix would be too large.
-_MANY = 64
-_TOO_MANY = 4096
-_CONTRACTIONS = 40
-_SECOND_ATTEMPT = 5
+_MANY_NONZEROS = 64
+_MAX_NEWTON_NONZEROS = 4096
+_MAX_CONTRACTIONS = 40
 # Without a start, continuation is quicker than Newton's method alone beyond this ``tau``.
-_STIFF = 1000.0
-_LAST_ATTEMPT = 500
+_STIFF_TAU = 1000.0
+# How much more evaluations continuation may take at each stage, and how many Sinkhorn steps follow.
+_BUDGET_FACTOR = 5
+_LAST_BUDGET: Any = np.int64(500)
 
 
 @kernel
@@ -92,8 +91,8 @@ def exact_block(
     marginals, log_v, masses, _, residuals, evaluations, endings = results
     for j in range(block[0], block[1]):
         first, last = offsets[j], offsets[j + 1]
-        if has_single and 1 < last - first <= _MANY:
-            mass, residual, used = _quick(
+        if has_single and 1 < last - first <= _MANY_NONZEROS:
+            mass, residual, used = _try_mixed_precision(
                 single,
                 double,
                 rows,
@@ -112,24 +111,24 @@ def exact_block(
                 continue
         if last - first == 1:
             if has_single and xhat.itemsize == 4:
-                _single(kernels, fibres, xhat, rules, j, rough, results)
+                _solve_one_nonzero(kernels, fibres, xhat, rules, j, rough, results)
             else:
-                _single(kernels, fibres, xhat, rules, j, grid, results)
+                _solve_one_nonzero(kernels, fibres, xhat, rules, j, grid, results)
             _set_value(fibres, xhat, rules, j, results)
             continue
-        task = _begin(kernels, fibres, xhat, rules, j, marginal, unknowns, True, results)
+        task = _make_task(kernels, fibres, xhat, rules, j, marginal, unknowns, True, results)
         n = task.settings.n
         if n == 0 or not task.highest > NOTHING:
             _no_transport(fibres, j, results)
         else:
             start = fibres.offsets[j]
-            point = _solve(task, grid, rough, unknowns, rules, start, j, results)
+            point = _solve_several_nonzeros(task, grid, unknowns, rules, start, j, results)
             _store(grid, unknowns, point, start, n, j, results)
         _set_value(fibres, xhat, rules, j, results)
 
 
 @kernel
-def _begin(
+def _make_task(
     kernels: Kernels,
     fibres: Fibres,
     xhat: NDArray[Any],
@@ -152,7 +151,7 @@ def _begin(
 
 
 @kernel
-def _quick(
+def _try_mixed_precision(
     single: NDArray[np.float32],
     double: Vector,
     rows: NDArray[np.int64],
@@ -171,17 +170,18 @@ def _quick(
     given one by one, because to read one from a tuple takes as long as a short loop.
     """
     j, first, last, tau, tol = numbers
-    n, is_cold = last - first, False
+    n, known = last - first, 0
     for k in range(n):
         unknowns[LOG_X, k] = values[first + k]
         unknowns[A, k] = log_v[first + k]
-        is_cold |= not np.isfinite(unknowns[A, k])
+        known += np.isfinite(unknowns[A, k])
+    is_cold = known < n
     take_logs(unknowns, LOG_X, n)
     unit = scale(xhat, j, tau / (tau + 1.0), rough, fine)
-    if not np.isfinite(unit) or (is_cold and tau > _STIFF):
+    if not np.isfinite(unit) or (is_cold and tau > _STIFF_TAU):
         return 0.0, np.inf, 0
     is_single = xhat.itemsize == 4
-    level, residual, used = solve_quickly(
+    level, residual, used = solve_in_mixed_precision(
         single,
         double,
         (rows, first, last),
@@ -230,7 +230,7 @@ def _no_transport(fibres: Fibres, j: int, results: Results) -> None:
 
 
 @kernel
-def _single(
+def _solve_one_nonzero(
     kernels: Kernels,
     fibres: Fibres,
     xhat: NDArray[Any],
@@ -273,10 +273,9 @@ def _single(
 
 
 @kernel
-def _solve(
+def _solve_several_nonzeros(
     task: Task,
     grid: Vector,
-    rough: NDArray[np.float32],
     unknowns: Vector,
     rules: Rules,
     start: int,
@@ -285,21 +284,21 @@ def _solve(
 ) -> Point:
     """Solve a fibre of several nonzeros: Newton, then continuation, then Sinkhorn."""
     n, tau = task.settings.n, task.settings.tau
-    tol, penalty, many = rules.tol, tau * rules.epsilon, n > _TOO_MANY
+    tol, penalty, many = rules.tol, tau * rules.epsilon, n > _MAX_NEWTON_NONZEROS
     is_cold = _take_start(unknowns, n, results.log_v[start : start + n])
     point, total = unsound(0.0), 0
-    if not many and not (is_cold and tau > _STIFF):
-        point, total = _first_attempt(task, grid, rough, unknowns, rules)
+    if not many and not (is_cold and tau > _STIFF_TAU):
+        point, total = _first_attempt(task, grid, unknowns, rules)
         if not _is_solved(point, tol):
             results.endings[j] = FALLBACK
     if not many and not _is_solved(point, tol):
-        budget = _SECOND_ATTEMPT * rules.budget
+        budget = _BUDGET_FACTOR * rules.budget
         point, used = anneal(task, grid, unknowns, penalty, tol, budget)
         total += used
     if not _is_solved(point, tol):
         results.endings[j] = SOLVED if many else FALLBACK
-        point = sinkhorn(task, grid, unknowns, tol, _LAST_ATTEMPT)
-        total += _LAST_ATTEMPT
+        point = sinkhorn(task, grid, unknowns, tol, _LAST_BUDGET)
+        total += _LAST_BUDGET
         if not _is_solved(point, tol):
             results.endings[j] = UNSOLVED
     results.evaluations[j] = total
@@ -325,21 +324,11 @@ def _is_solved(point: Point, tol: float) -> bool:
 
 
 @kernel
-def _first_attempt(
-    task: Task, grid: Vector, rough: NDArray[np.float32], unknowns: Vector, rules: Rules
-) -> tuple[Point, int]:
-    """Take Newton steps in float32 as far as they go, then in float64."""
-    n, kernels, total = task.settings.n, task.kernels, 0
-    form = DOUBLE if kernels.double.shape[0] else ABSORBED
-    if n > _MANY:
+def _first_attempt(task: Task, grid: Vector, unknowns: Vector, rules: Rules) -> tuple[Point, int]:
+    """Take Newton steps, after Sinkhorn steps where the nonzeros are many."""
+    form, total = COPIED if task.kernels.double.shape[0] else ABSORBED, 0
+    if task.settings.n > _MANY_NONZEROS:
         total = _contract(task, grid, unknowns, form, rules.tol)
-    elif kernels.single.shape[0]:
-        for k in range(n):
-            unknowns[KEPT, k] = unknowns[A, k]
-        point, total = newton(task, rough, unknowns, SINGLE, rules.tol, rules.budget)
-        if not point.is_sound:
-            for k in range(n):
-                unknowns[A, k] = unknowns[KEPT, k]
     point, used = newton(task, grid, unknowns, form, rules.tol, rules.budget)
     return point, total + used
 
@@ -349,7 +338,7 @@ def _contract(task: Task, grid: Vector, unknowns: Vector, form: np.int64, tol: f
     """Make Sinkhorn steps for as long as each halves the residual; return their number."""
     n, phi = task.settings.n, task.settings.tau / (task.settings.tau + 1.0)
     last = np.inf
-    for used in range(_CONTRACTIONS):
+    for used in range(_MAX_CONTRACTIONS):
         level, _ = refer(task, grid, unknowns, A, form)
         point = evaluate(task.settings, grid, unknowns, A, level)
         if not point.is_sound or point.residual <= tol or point.residual > 0.5 * last:
@@ -357,7 +346,7 @@ def _contract(task: Task, grid: Vector, unknowns: Vector, form: np.int64, tol: f
         last = point.residual
         for k in range(n):
             unknowns[A, k] -= phi * unknowns[TRIAL_H, k]
-    return _CONTRACTIONS
+    return _MAX_CONTRACTIONS
 
 
 @kernel
@@ -403,10 +392,10 @@ def published_block(
     most = _most(fibres, block)
     grid, unknowns = make_grid(most, kernels.scaled), make_unknowns(most)
     marginal = np.empty(grid.shape[1])
-    form = DOUBLE if kernels.double.shape[0] else ABSORBED
+    form = COPIED if kernels.double.shape[0] else ABSORBED
     phi = rules.tau / (rules.tau + 1.0)
     for j in range(block[0], block[1]):
-        task = _begin(kernels, fibres, xhat, rules, j, marginal, unknowns, False, results)
+        task = _make_task(kernels, fibres, xhat, rules, j, marginal, unknowns, False, results)
         n = task.settings.n
         if n == 0 or not task.highest > NOTHING:
             _no_transport(fibres, j, results)

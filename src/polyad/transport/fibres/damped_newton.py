@@ -23,7 +23,6 @@ from polyad.transport.fibres.kernels import (
     gather_rows,
     newton_direction,
     round_up,
-    unsound,
 )
 from polyad.transport.fibres.records import (
     BASE,
@@ -50,31 +49,30 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float64]
 
 # How far ``a`` may be from its reference before the kernel rows are made again.
-_REACH = 100.0
-_REACH_SINGLE = 16.0
+_MAX_DISTANCE = 100.0
 # How much of the predicted decrease of the merit a step must achieve, how a step is shortened,
 # and how often. A merit is only known up to rounding.
 _ARMIJO = 1e-4
-_SHORTER = 0.3
-_SHORTENINGS = 14
+_STEP_FACTOR = 0.3
+_MAX_SHORTENINGS = 14
 _MERIT_ROUNDING = 1e-13
-# Below this residual a step in float32 is the last: the next could not be told from rounding.
-_NEARLY = 1e-3
-# Continuation begins where ``rho max(1, lambda)`` is this, and ``rho`` grows by this factor.
-_GENTLE = 20.0
-_GROWTH = 4.0
-_COARSE = 1e-2
+# Continuation begins where ``rho max(1, lambda)`` is this, and ``rho`` grows by this factor; the
+# tolerance on the way.
+_FIRST_STIFFNESS = 20.0
+_RHO_GROWTH = 4.0
+_COARSE_TOL = 1e-2
 # Sinkhorn steps that bring back to where Newton's method has numbers in range.
-_RESCUE = 5
+_RESCUE_STEPS: Any = np.int64(5)
+_FIRST_ROW: Any = np.int64(0)
 
 
 # How the kernel rows are made: see refer().
-SINGLE, DOUBLE, ABSORBED = np.int64(0), np.int64(1), np.int64(2)
+COPIED, ABSORBED = np.int64(0), np.int64(1)
 
 
 @kernel
 def refer(
-    task: Task, grid: NDArray[Any], unknowns: Vector, at: np.int64, form: np.int64
+    task: Task, grid: Vector, unknowns: Vector, at: np.int64, form: np.int64
 ) -> tuple[float, np.int64]:
     """Make kernel rows and ``base`` for a row of unknowns; return the unit and the form.
 
@@ -86,13 +84,10 @@ def refer(
     for k in range(n):
         low, high = min(low, unknowns[at, k]), max(high, unknowns[at, k])
     marginal = task.marginal
-    if form != ABSORBED and high - low <= (_REACH_SINGLE if form == SINGLE else _REACH):
+    if form == COPIED and high - low <= _MAX_DISTANCE:
         for k in range(n):
             unknowns[REFERENCE, k] = high
-        if form == SINGLE:
-            gather_rows(task.kernels.single, task.rows, 0, n, grid)
-        else:
-            gather_rows(task.kernels.double, task.rows, 0, n, grid)
+        gather_rows(task.kernels.double, task.rows, _FIRST_ROW, n, grid)
         for i in range(grid.shape[1]):
             grid[BASE, i] = marginal[i] - task.highest
         # The -1 is that of the paper's kernel exp(-rho C - 1).
@@ -120,15 +115,12 @@ def _farthest(unknowns: Vector, n: int) -> float:
 
 @kernel
 def newton(
-    task: Task, grid: NDArray[Any], unknowns: Vector, form: np.int64, tol: float, budget: int
+    task: Task, grid: Vector, unknowns: Vector, form: np.int64, tol: float, budget: int
 ) -> tuple[Point, int]:
     """Improve ``a`` by damped Newton steps; return the last evaluation and their number."""
     settings = task.settings
-    n, single = settings.n, form == SINGLE
-    reach = _REACH_SINGLE if single else _REACH
+    n = settings.n
     level, form = refer(task, grid, unknowns, A, form)
-    if single and form != SINGLE:
-        return unsound(level), 0
     point = evaluate(settings, grid, unknowns, A, level)
     level = point.level
     _accept(unknowns, n, A)
@@ -137,23 +129,17 @@ def newton(
         slope = newton_direction(settings, grid, unknowns)
         if not slope < np.inf:
             break
-        if single and point.residual < _NEARLY:
-            _move(settings, unknowns, 1.0)
-            _accept(unknowns, n, TRIAL)
-            break
         length, new = 1.0, point
-        for attempt in range(_SHORTENINGS + 1):
-            _move(settings, unknowns, length if attempt < _SHORTENINGS else 0.0)
-            if _farthest(unknowns, n) > reach:
-                if single:
-                    return unsound(level), used
+        for attempt in range(_MAX_SHORTENINGS + 1):
+            _move(settings, unknowns, length if attempt < _MAX_SHORTENINGS else 0.0)
+            if _farthest(unknowns, n) > _MAX_DISTANCE:
                 level, form = refer(task, grid, unknowns, TRIAL, form)
             new = evaluate(settings, grid, unknowns, TRIAL, level)
             level = new.level
             used += 1
             if new.is_sound and _is_better(point, new, length * slope):
                 break
-            length *= _SHORTER
+            length *= _STEP_FACTOR
         point = new
         _accept(unknowns, n, TRIAL)
     return point, used
@@ -187,33 +173,33 @@ def _is_better(old: Point, new: Point, predicted: float) -> bool:
 
 @kernel
 def anneal(
-    task: Task, grid: NDArray[Any], unknowns: Vector, penalty: float, tol: float, budget: int
+    task: Task, grid: Vector, unknowns: Vector, penalty: float, tol: float, budget: int
 ) -> tuple[Point, int]:
     """Solve for a large epsilon from ``log x``, then lower it; return as :func:`newton` does."""
     settings = task.settings
     n, rho = settings.n, settings.tau / penalty
     for k in range(n):
         unknowns[A, k] = unknowns[LOG_X, k]
-    sharpness = min(1.0, _GENTLE / (max(1.0, penalty) * rho))
+    sharpness = min(1.0, _FIRST_STIFFNESS / (max(1.0, penalty) * rho))
     total, marginal = 0, np.empty_like(task.marginal)
     while True:
         last = sharpness == 1.0
         highest = _scale(task, sharpness, marginal)
         gentle = Settings(n, settings.tau * sharpness, sharpness, True)
         stage = Task(task.kernels, task.rows, marginal, highest, gentle)
-        goal = tol if last else max(tol, _COARSE)
+        goal = tol if last else max(tol, _COARSE_TOL)
         point, used = newton(stage, grid, unknowns, ABSORBED, goal, budget)
         total += used
         if not point.is_sound:
-            point = sinkhorn(stage, grid, unknowns, tol, _RESCUE)
+            point = sinkhorn(stage, grid, unknowns, tol, _RESCUE_STEPS)
             point, used = newton(stage, grid, unknowns, ABSORBED, goal, budget)
-            total += used + _RESCUE
+            total += used + _RESCUE_STEPS
         if last:
             return point, total
-        growth = min(_GROWTH, 1.0 / sharpness)
+        growth = min(_RHO_GROWTH, 1.0 / sharpness)
         for k in range(n):
             unknowns[A, k] *= growth
-        sharpness = sharpness * growth if growth == _GROWTH else 1.0
+        sharpness = sharpness * growth if growth == _RHO_GROWTH else 1.0
 
 
 @kernel
@@ -227,7 +213,7 @@ def _scale(task: Task, sharpness: float, out: Vector) -> float:
 
 
 @kernel
-def sinkhorn(task: Task, grid: NDArray[Any], unknowns: Vector, tol: float, budget: int) -> Point:
+def sinkhorn(task: Task, grid: Vector, unknowns: Vector, tol: float, budget: int) -> Point:
     """Improve ``a`` by Sinkhorn steps, each with the best shift, wholly in the log domain."""
     phi = task.settings.tau / (task.settings.tau + 1.0)
     point = evaluate_logs(task, grid, unknowns)
@@ -241,7 +227,7 @@ def sinkhorn(task: Task, grid: NDArray[Any], unknowns: Vector, tol: float, budge
 
 
 @kernel
-def evaluate_logs(task: Task, grid: NDArray[Any], unknowns: Vector) -> Point:
+def evaluate_logs(task: Task, grid: Vector, unknowns: Vector) -> Point:
     """Evaluate at ``a`` as ``kernels.evaluate`` does, for numbers of any range.
 
     ``inverse`` gets ``log u``; ``q`` stays as it is, only its logarithm is known to exist.
@@ -276,7 +262,7 @@ def evaluate_logs(task: Task, grid: NDArray[Any], unknowns: Vector) -> Point:
 
 
 @kernel
-def _log_column(task: Task, grid: NDArray[Any], k: int) -> float:
+def _log_column(task: Task, grid: Vector, k: int) -> float:
     """Return ``log (K u)_k``, for ``log u`` in ``inverse``."""
     cost, row, sharpness = task.kernels.scaled, np.uint64(task.rows[k]), task.settings.sharpness
     largest = -np.inf

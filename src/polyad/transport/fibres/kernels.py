@@ -59,7 +59,6 @@ NOTHING = -1e30
 ROUNDING = 1e-15
 # Column sums below this part of the unit count as out of range.
 _LEAST_SHARE = 1e-250
-_LEAST_SHARE_SINGLE = 1e-30
 
 
 @kernel
@@ -228,8 +227,7 @@ def evaluate(
         mass += unknowns[Q, k]
         least = min(least, unknowns[Q, k])
         highest = max(highest, unknowns[LOG_X, k] - rate * unknowns[at, k])
-    smallest = _LEAST_SHARE_SINGLE if grid.itemsize == 4 else _LEAST_SHARE
-    if not (least > smallest and mass < np.inf):
+    if not (least > _LEAST_SHARE and mass < np.inf):
         return unsound(level)
     shift, log_mass = 0.0, fast_log(mass)
     if settings.shifts:

@@ -1,4 +1,4 @@
-"""Numba kernels for the usual fibre: a few nonzeros, costs of at most 24 epsilon.
+"""Numba kernels for the usual fibre, few nonzeros and costs of at most 24 epsilon: float32 first.
 
 What is solved is written down in ``kernels``. Here is the short way to it:
 
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
 # The residual that float32 can hold: its rounding, times a few for the sums.
 SINGLE_TOLERANCE = 4e-6
 # How far the unknowns may be from each other for kernel rows in float32.
-_REACH = 16.0
+_MAX_DISTANCE = 16.0
 # Fibres are scaled by the largest entry of ``xhat``, which must have an inverse in float32 too.
-_LEAST, _MOST = 1e-30, 1e30
+_MIN_SCALE, _MAX_SCALE = 1e-30, 1e30
 # Below this residual a step in float32 is the last if float64 follows.
-_NEAR = 1e-3
+_HANDOVER_RESIDUAL = 1e-3
 # Steps of at most this length are made by the series, in float32 and float64.
-_SERIES_SINGLE, _SERIES = 0.08, 1e-3
+_MAX_SERIES_STEP_SINGLE, _MAX_SERIES_STEP = 0.08, 1e-3
 # Points that a stage may take; four are usual.
 _BUDGET = 8
 # Loops over the unknowns are cut into pieces of so many, which fill vector registers.
@@ -83,7 +83,7 @@ class Progress(NamedTuple):
 
 
 @kernel
-def solve_quickly(
+def solve_in_mixed_precision(
     single: NDArray[np.float32],
     double: Vector,
     fibre: tuple[NDArray[np.int64], int, int],
@@ -104,11 +104,11 @@ def solve_quickly(
     n = last - first
     gather_rows(single, rows, first, last, rough)
     if is_cold:
-        _start(rough, unknowns, n, tau / (tau + 1.0))
+        _set_start(rough, unknowns, n, tau / (tau + 1.0))
     reference, low = -np.inf, np.inf
     for k in range(n):
         low, reference = min(low, unknowns[A, k]), max(reference, unknowns[A, k])
-    if not reference - low <= _REACH:
+    if not reference - low <= _MAX_DISTANCE:
         return 0.0, np.inf, 0
     goal = max(tol, SINGLE_TOLERANCE) if is_single else tol
     now = Progress(reference, np.inf, np.inf, 0)
@@ -129,7 +129,7 @@ def scale(
     ``marginals`` gets ``xhat`` over its largest entry, in ``rough``.
     """
     largest = largest_entry(xhat, j)
-    if not _LEAST < largest < _MOST:
+    if not _MIN_SCALE < largest < _MAX_SCALE:
         return np.nan
     inverse = type(largest)(1.0) / largest
     if xhat.itemsize == 4:
@@ -187,12 +187,12 @@ def _log_xhat(xhat: NDArray[Any], j: int, inverse: Any, phi: Any, grid: NDArray[
 
 
 @kernel
-def _whole(n: int) -> int:
+def _whole_lanes(n: int) -> int:
     return (n + _LANES - 1) // _LANES * _LANES
 
 
 @kernel
-def _start(grid: NDArray[Any], unknowns: Vector, n: int, phi: float) -> None:
+def _set_start(grid: NDArray[Any], unknowns: Vector, n: int, phi: float) -> None:
     """Set ``v = (x / K (xhat / K x))^phi``."""
     highest = -np.inf
     for k in range(n):
@@ -212,18 +212,18 @@ def _weigh(unknowns: Vector, at: np.int64, to: np.int64, reference: float, n: in
     """Fill a row with the exponentials of another, relative to the reference."""
     for k in range(n):
         unknowns[to, k] = unknowns[at, k] - reference
-    for k in range(n, _whole(n)):
+    for k in range(n, _whole_lanes(n)):
         unknowns[to, k] = NOTHING
-    for k in range(_whole(n)):
+    for k in range(_whole_lanes(n)):
         unknowns[to, k] = fast_exp(unknowns[to, k])
 
 
 @kernel
 def take_logs(unknowns: Vector, at: np.int64, n: int) -> None:
     """Replace a row of unknowns by its logarithms."""
-    for k in range(n, _whole(n)):
+    for k in range(n, _whole_lanes(n)):
         unknowns[at, k] = 1.0
-    for k in range(_whole(n)):
+    for k in range(_whole_lanes(n)):
         unknowns[at, k] = fast_log(unknowns[at, k])
 
 
@@ -243,7 +243,7 @@ def _improve(
     If this is not the last stage, then it ends with a step whose end is not evaluated.
     """
     kappa, rate = 1.0 / (tau + 1.0), 1.0 / tau
-    series = _SERIES_SINGLE if grid.itemsize == 4 else _SERIES
+    series = _MAX_SERIES_STEP_SINGLE if grid.itemsize == 4 else _MAX_SERIES_STEP
     reference, factor = start.reference, start.factor
     _weigh(unknowns, A, WEIGHTS, reference, n)
     add_rows(grid, unknowns, n, WEIGHTS, SUMS)
@@ -264,13 +264,13 @@ def _improve(
                 break
             factor = residual
         longest, farthest = _step(unknowns, n, reference)
-        if not farthest <= _REACH:
+        if not farthest <= _MAX_DISTANCE:
             break
-        if residual < _NEAR and not is_last:
+        if residual < _HANDOVER_RESIDUAL and not is_last:
             return Progress(reference, residual, factor, used)
         _weigh(unknowns, A, TRIAL, reference, n)
         if longest <= series:
-            for k in range(_whole(n)):
+            for k in range(_whole_lanes(n)):
                 unknowns[STEP, k] = unknowns[TRIAL, k] - unknowns[WEIGHTS, k]
             add_rows(grid, unknowns, n, STEP, SPARE)
             _shift_sums(grid, kappa)

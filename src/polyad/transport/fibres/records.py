@@ -24,7 +24,7 @@ class Rules(NamedTuple):
     tol: float
     """Of the residual ``max |g|``."""
     budget: int
-    """Evaluations of a first attempt; each stage of the second one has ten times as many."""
+    """Evaluations of a first attempt; each stage of the second one has five times as many."""
 
 
 class Kernels(NamedTuple):
@@ -125,8 +125,8 @@ ROWS = 5
 
 # The second, ``unknowns``, is float64 with rows as long as the nonzeros, then a square matrix:
 
-LOG_X = np.int64(0)
 # Arguments of kernels have a type of NumPy: Numba compiles anew for each Python constant.
+LOG_X = np.int64(0)
 A = np.int64(1)
 """``log v``, the unknowns."""
 TRIAL = np.int64(2)
@@ -140,5 +140,4 @@ H = np.int64(6)
 """``log`` of the column sums of the plan over what they should be."""
 TRIAL_H = 7
 STEP = np.int64(8)
-KEPT = 9
-MATRIX = 10
+MATRIX = 9

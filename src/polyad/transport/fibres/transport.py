@@ -44,7 +44,7 @@ _TOLERANCE = 1e-10
 # Evaluations of the residual before the second attempt; five are usual.
 _BUDGET = 20
 # Multiplications in a block of fibres: long against the cost of a call, short against a fit.
-_BLOCK = 1 << 21
+_BLOCK_WORK = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -282,17 +282,7 @@ class FibreTransport:
     ) -> FibreSolution:
         """Solve like :meth:`solve`, in one piece on this thread, and check nothing.
 
-        Parameters
-        ----------
-        fibres : SparseFibres
-        xhat : ndarray of shape (n_fibres, size)
-            In C order.
-        log_v : ndarray of shape (nnz,)
-            The start, NaN where there is none; replaced by the solution.
-
-        Returns
-        -------
-        FibreSolution
+        ``log_v`` is the start, NaN where there is none, and is replaced by the solution.
         """
         piece = (0, fibres.n_fibres)
         method = (blocks.exact_block, _TOLERANCE, _BUDGET)
@@ -357,6 +347,6 @@ def _cut(offsets: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
     done = np.cumsum((lengths * lengths + 8 * lengths + 16) * size)
     if done.size == 0:
         return []
-    inside = np.searchsorted(done, np.arange(_BLOCK, done[-1], _BLOCK)) + 1
+    inside = np.searchsorted(done, np.arange(_BLOCK_WORK, done[-1], _BLOCK_WORK)) + 1
     edges = np.unique([0, *inside, lengths.size]).tolist()
     return list(pairwise(edges))
