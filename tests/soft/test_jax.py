@@ -17,7 +17,7 @@ import jax.numpy as jnp  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
 from polyad.soft import jax as soft_jax  # noqa: E402
-from polyad.soft import solved  # noqa: E402
+from polyad.soft import plans  # noqa: E402
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.random((2, 6))
@@ -192,9 +192,9 @@ def test_float64_reaches_threads_that_have_not_enabled_it():
 def test_a_gradient_solves_once(x64, name, monkeypatch):
     """The way back uses the potentials of the way forth."""
     counts = []
-    solve = solved.RowTransport.solve
+    solve = plans.RowTransport.solve
     monkeypatch.setattr(
-        solved.RowTransport, "solve", lambda *args, **kw: counts.append(1) or solve(*args, **kw)
+        plans.RowTransport, "solve", lambda *args, **kw: counts.append(1) or solve(*args, **kw)
     )
     function, arrays = of_arrays(name)
     jax.block_until_ready(jax.grad(lambda *a: function(*a).sum())(*arrays))

@@ -406,7 +406,7 @@ def test_quantiles_in_parts_are_the_same(monkeypatch, numbers, n_iter):
         results = [vjp(soft_quantile, x[row], level, **own) for level in levels]
         expected.append([value for value, _ in results])
         pulled.append([pull(g) for (_, pull), g in zip(results, G[row], strict=True)])
-    monkeypatch.setattr(formulas, "_NUMBERS", numbers)
+    monkeypatch.setattr(formulas, "_CHUNK_SIZE", numbers)
     value, pullback = vjp(soft_quantile, x, levels, **settings)
     found = pullback(G)
     np.testing.assert_allclose(value, expected, rtol=1e-12)
@@ -422,7 +422,7 @@ def test_quantiles_need_no_memory_for_each_level(monkeypatch):
 
     from polyad.soft import formulas
 
-    monkeypatch.setattr(formulas, "_NUMBERS", 1 << 15)
+    monkeypatch.setattr(formulas, "_CHUNK_SIZE", 1 << 15)
     x, peaks = np.random.default_rng(0).random((4, 4000)), []
     for n_levels in (1, 4, 40):
         tracemalloc.start()

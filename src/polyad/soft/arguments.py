@@ -48,19 +48,11 @@ def read_settings(
 
 @dataclass(frozen=True)
 class Layout:
-    """How an array is cut into rows along one of its axes.
+    """How an array is cut into rows along one of its axes, and the type of results."""
 
-    Attributes
-    ----------
-    leading : tuple of int
-        Lengths of the other axes.
-    axis : int
-        Where the axis of the values is, not negative.
-    dtype : dtype
-        Of the results: float32 or float64.
-    """
-
+    #: Lengths of the other axes.
     leading: tuple[int, ...]
+    #: Where the axis of the values is, not negative.
     axis: int
     dtype: Any
 
@@ -158,20 +150,12 @@ def read_values(x: ArrayLike, axis: int) -> tuple[Table, Layout]:
 
 @dataclass(frozen=True)
 class Side:
-    """Numbers that belong to rows: one row that all share, or one for each.
-
-    Attributes
-    ----------
-    rows : ndarray of shape (1, size) or (d, size)
-        As they were given.
-    shape : tuple of int or None
-        Shape of the argument; ``None`` if it was not given.
-    dtype : dtype
-        Of the argument.
-    """
+    """Numbers that belong to rows: one row that all share, or one for each."""
 
     rows: Table
+    #: Shape of the argument; ``None`` if it was not given.
     shape: tuple[int, ...] | None
+    #: That of the argument.
     dtype: Any
 
     def back(self, gradient: Table, layout: Layout) -> NDArray[Any] | None:

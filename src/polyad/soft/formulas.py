@@ -20,7 +20,7 @@ from polyad.soft.arguments import (
     read_weights,
     read_width,
 )
-from polyad.soft.solved import Solved, finite, middles, pull_normalised, solve_rows
+from polyad.soft.plans import SoftPlan, finite, make_plan, middles, pull_normalised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Index = NDArray[np.int64]
 
 # Numbers of repeated rows that are treated at once.
-_NUMBERS = 1 << 21
+_CHUNK_SIZE = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def evaluate_normalize(
     q = read_quantiles(quantiles, layout)
     a = read_weights(weights, "weights", layout, values.shape[1])
     b = read_weights(target_weights, "target_weights", layout, q.rows.shape[1])
-    solved = solve_rows(values, a.rows, b.rows, settings, potentials)
+    solved = make_plan(values, a.rows, b.rows, settings, potentials)
 
     def pull(gradient: ArrayLike) -> SoftGradients:
         G = read_gradient(gradient, value, layout)
@@ -114,7 +114,7 @@ def evaluate_rank(
     n = values.shape[1]
     a = read_weights(weights, "weights", layout, n)
     b = read_targets(n_targets, target_weights, layout, n)
-    solved = solve_rows(values, a.rows, b.rows, settings, potentials)
+    solved = make_plan(values, a.rows, b.rows, settings, potentials)
     # The mean rank of the mass of a target.
     ranks = n * (np.cumsum(solved.b, axis=1) - 0.5 * solved.b) + 0.5
 
@@ -142,7 +142,7 @@ def evaluate_sort(
     values, layout = read_values(x, settings.axis)
     a = read_weights(weights, "weights", layout, values.shape[1])
     b = read_targets(n_targets, target_weights, layout, values.shape[1])
-    solved = solve_rows(values, a.rows, b.rows, settings, potentials)
+    solved = make_plan(values, a.rows, b.rows, settings, potentials)
     # Averages are taken of distances from the middle: differences of large numbers cancel.
     middle = middles(values)
     distances = values - middle
@@ -179,15 +179,15 @@ def evaluate_quantile(
     targets = np.broadcast_to(np.maximum(targets, 0.0), (d, k, 3)).reshape(d * k, 3)
     # Every level of every row is a problem of its own. They are solved in parts, as a row is
     # repeated for each of them, and solutions are kept as potentials.
-    step = max(1, _NUMBERS // n)
+    step = max(1, _CHUNK_SIZE // n)
     parts = [slice(first, min(first + step, d * k)) for first in range(0, d * k, step)]
     centre = middles(values)
 
-    def solve(part: slice, known: Table | None) -> tuple[Index, Table, Solved]:
+    def solve(part: slice, known: Table | None) -> tuple[Index, Table, SoftPlan]:
         rows = np.arange(part.start, part.stop) // k
         own = a.rows if len(a.rows) == 1 else a.rows[rows]
         kept = None if known is None else known[part]
-        found = solve_rows(values[rows], own, targets[part], settings, kept)
+        found = make_plan(values[rows], own, targets[part], settings, kept)
         return rows, values[rows] - centre[rows], found
 
     def pull(gradient: ArrayLike) -> SoftGradients:
@@ -240,7 +240,7 @@ def read_gradient(
 
 
 def to_arguments(
-    solved: Solved,
+    solved: SoftPlan,
     gradients: Gradients,
     layout: Layout,
     sides: tuple[Side, Side],

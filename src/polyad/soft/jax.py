@@ -188,16 +188,9 @@ def _kind(array: jax.Array) -> Any:
 
 
 def _check(given: dict[str, Any], settings: Settings) -> tuple[dict[str, Any], Layout, int]:
-    """Refuse what is known to be wrong before anything runs.
+    """Refuse what is known to be wrong; return arrays in NumPy, layout and length of a row.
 
-    Returns
-    -------
-    shown : dict
-        The arrays in NumPy. Those that are traced have no numbers yet: ones stand for them.
-    layout : Layout
-        Of the values.
-    n : int
-        Number of values in a row.
+    Those that are traced have no numbers yet: ones stand for them.
     """
     shown: dict[str, Any] = {name: _show(part) for name, part in given.items()}
     values, layout = read_values(shown["x"], settings.axis)
@@ -214,29 +207,17 @@ def _show(array: jax.Array | None) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class _Task:
-    """A callback that computes in NumPy. Those of equal fields are equal: JAX compiles them once.
+    """A callback that computes in NumPy; those of equal fields are equal, and compiled once."""
 
-    Attributes
-    ----------
-    evaluate : callable
-        One of those in :mod:`polyad.soft.formulas`.
-    settings : Settings
-        How transports are solved.
-    options : tuple of (str, number or None)
-        The arguments of ``evaluate`` that are neither arrays nor settings.
-    n_results : int
-        Length of a row of the value.
-    potentials : tuple of (int, int)
-        Numbers of transports and of targets that belong to a row.
-    kind : str
-        Type of the arrays, float32 or float64.
-    """
-
+    #: One of those in ``formulas``, and its arguments that are no arrays.
     evaluate: Callable[..., Evaluated]
     settings: Settings
     options: tuple[tuple[str, float | None], ...]
+    #: Length of a row of the value.
     n_results: int
+    #: Numbers of transports and of targets that belong to a row.
     potentials: tuple[int, int]
+    #: Type of the arrays, float32 or float64.
     kind: str = "float32"
 
     def __call__(self, words: dict[str, Any], kept: Any, gradient: Any) -> Any:

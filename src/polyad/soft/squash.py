@@ -20,27 +20,19 @@ if TYPE_CHECKING:
 
 _STEEPNESS = np.pi / np.sqrt(3.0)
 # Differences of larger numbers may overflow.
-_HUGE, _SHRINK = 1e300, 2.0**-4
+_HUGE_VALUE, _SHRINKAGE = 1e300, 2.0**-4
 # Of values without weight, which nothing bounds: their squares are still numbers.
-_FARTHEST = 1e150
+_MAX_STANDARD = 1e150
 
 
 @dataclass(frozen=True)
 class Squashed:
-    """Squashed rows, and what their derivative needs.
-
-    Attributes
-    ----------
-    values : ndarray of shape (d, n)
-        Between 0 and 1.
-    standard : ndarray of shape (d, n)
-        The standardised rows.
-    rate : ndarray of shape (d, 1)
-        One over the deviation in the unit of the input; zero for constant rows.
-    """
+    """Squashed rows, between 0 and 1, and what their derivative needs."""
 
     values: Table
+    #: The standardised rows.
     standard: Table
+    #: (d, 1): one over the deviation in the unit of the input; zero for constant rows.
     rate: Table
 
     def pull(self, a: Table, G: Table) -> tuple[Table, Table]:
@@ -64,13 +56,13 @@ def squash(x: Table, a: Table) -> Squashed:
     weighted = np.broadcast_to(a > 0.0, x.shape)
     low = np.min(x, axis=1, keepdims=True, where=weighted, initial=np.inf)
     high = np.max(x, axis=1, keepdims=True, where=weighted, initial=-np.inf)
-    shrink = np.where(np.abs(x).max(axis=1, keepdims=True) > _HUGE, _SHRINK, 1.0)
+    shrink = np.where(np.abs(x).max(axis=1, keepdims=True) > _HUGE_VALUE, _SHRINKAGE, 1.0)
     # Counted from the lowest value and in units of the range, nothing overflows or cancels.
     span = high * shrink - low * shrink
     is_constant = span == 0.0
     unit = np.where(is_constant, 1.0, span)
     with np.errstate(over="ignore"):
-        standard = np.clip((x * shrink - low * shrink) / unit, -_FARTHEST, _FARTHEST)
+        standard = np.clip((x * shrink - low * shrink) / unit, -_MAX_STANDARD, _MAX_STANDARD)
     standard -= (a * standard).sum(axis=1, keepdims=True)
     deviation = np.sqrt((a * standard**2).sum(axis=1, keepdims=True))
     standard /= np.where(is_constant, 1.0, deviation)

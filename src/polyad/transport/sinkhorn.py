@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float64]
 
 # How epsilon falls on the way, the steps at each larger one, and the tolerance there.
-_FALL = 4.0
-_STEPS_ON_THE_WAY = 100
-_TOL_ON_THE_WAY = 1e-3
+_EPSILON_FALL = 4.0
+_COARSE_BUDGET = 100
+_COARSE_TOL = 1e-3
 # Of sums of exponentials, for each unit of their exponents.
 _ROUNDING = 4 * 2.0**-52
 # Errors of exponents at which a plan is not known any more, however coarse the tolerance.
-_BLURRED = 1e-6
+_MAX_EXPONENT_ERROR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _potentials(
         # One for marginals that are met, less for those that are only paid for.
         strictness = 1.0 if penalty is None else 1.0 / (1.0 + current / penalty)
         # The last step is for epsilon itself: potentials of another make no plan.
-        steps = max_iter - used if last else min(_STEPS_ON_THE_WAY, max_iter - used - 1)
+        steps = max_iter - used if last else min(_COARSE_BUDGET, max_iter - used - 1)
         change, done = np.inf, False
         for _ in range(steps):
             old = g
@@ -196,18 +196,18 @@ def _potentials(
             if penalty is None:
                 moved = moved - moved.mean()
             change = float(np.max(np.abs(moved))) / current
-            done = change <= (tol if last else _TOL_ON_THE_WAY)
+            done = change <= (tol if last else _COARSE_TOL)
             if done and last and penalty is None:
                 done = _is_met(cost / epsilon, (f / epsilon, g / epsilon), logs[1], tol)
             if done:
                 break
         if last:
             break
-        current /= _FALL
+        current /= _EPSILON_FALL
     # The last step of f met its marginal; in the balanced case g is within the change. Potentials
     # beside which epsilon is rounding, as a huge penalty makes them, are no solution.
     largest = max(float(np.abs(part).max()) for part in (f, g)) / epsilon
-    done = done and _ROUNDING * largest <= max(tol, _BLURRED)
+    done = done and _ROUNDING * largest <= max(tol, _MAX_EXPONENT_ERROR)
     return f, g, change, used, done
 
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from polyad.core.compiled import kernel
 from polyad.transport.rows.blocks import Rows, make_densities, row_of
-from polyad.transport.rows.kernels import couple, eliminate, hold, substitute
-from polyad.transport.rows.newton import Room, make_room
+from polyad.transport.rows.kernels import couple, eliminate, ground_largest, substitute
+from polyad.transport.rows.newton import Workspace, make_workspace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 
 # Targets that are coupled more weakly than this are apart: rounding would be divided by nothing.
 _RIDGE = 1e-15
-_NONE = np.empty((0, 0, 0))
 
 
 @kernel
-def fill_target_terms(room: Room, b: Vector, q: Vector, G: Vector, grad_q: Vector) -> None:
-    """Fill ``room.W`` with M_ij / (b_j), for averages over targets; ``grad_q`` gets P' (G / a)."""
-    R, W, T = room.K, room.W, room.top
+def fill_target_terms(work: Workspace, b: Vector, q: Vector, G: Vector, grad_q: Vector) -> None:
+    """Fill ``work.W`` with M_ij / (b_j), for averages over targets; ``grad_q`` gets P' (G / a)."""
+    R, W, T = work.K, work.W, work.top
     m, n = R.shape
     T[:] = 0.0
     for j in range(m):
@@ -56,9 +55,9 @@ def fill_target_terms(room: Room, b: Vector, q: Vector, G: Vector, grad_q: Vecto
 
 
 @kernel
-def fill_value_terms(room: Room, a: Vector, z: Vector, G: Vector, grad_z: Vector) -> None:
-    """Fill ``room.W`` with M_ij / (a_i), for averages over values; ``grad_z`` gets P (G / b)."""
-    R, W = room.K, room.W
+def fill_value_terms(work: Workspace, a: Vector, z: Vector, G: Vector, grad_z: Vector) -> None:
+    """Fill ``work.W`` with M_ij / (a_i), for averages over values; ``grad_z`` gets P (G / b)."""
+    R, W = work.K, work.W
     m, n = R.shape
     grad_z[:] = 0.0
     for j in range(m):
@@ -73,9 +72,9 @@ def fill_value_terms(room: Room, a: Vector, z: Vector, G: Vector, grad_z: Vector
 
 
 @kernel
-def fill_sides(room: Room, a: Vector, of_rows: bool) -> None:
-    """Fill ``room.shares`` with e / a and ``room.step`` with (c - P'(e / a)) / b."""
-    R, W, terms, side = room.K, room.W, room.shares, room.step
+def fill_sides(work: Workspace, a: Vector, of_rows: bool) -> None:
+    """Fill ``work.shares`` with e / a and ``work.step`` with (c - P'(e / a)) / b."""
+    R, W, terms, side = work.K, work.W, work.shares, work.step
     m, n = R.shape
     terms[:] = 0.0
     for j in range(m):
@@ -96,21 +95,21 @@ def fill_sides(room: Room, a: Vector, of_rows: bool) -> None:
 
 
 @kernel
-def solve_targets(room: Room, b: Vector, mu: Vector) -> None:
+def solve_targets(work: Workspace, b: Vector, mu: Vector) -> None:
     """Fill ``mu`` from the system in the targets; :func:`fill_sides` has been called.
 
-    ``room.couplings`` are those of the targets.
+    ``work.couplings`` are those of the targets.
     """
     for j in range(b.size):
-        mu[j] = b[j] * room.step[j]
-        room.ground[j] = _RIDGE * b[j]
-    hold(b, room.ground)
-    eliminate(room.couplings, room.ground, room.factor, room.pivots)
-    substitute(room.factor, room.pivots, mu)
+        mu[j] = b[j] * work.step[j]
+        work.ground[j] = _RIDGE * b[j]
+    ground_largest(b, work.ground)
+    eliminate(work.couplings, work.ground, work.factor, work.pivots)
+    substitute(work.factor, work.pivots, mu)
 
 
 @kernel
-def solve_nodes(room: Room, small: Room, masses: Vector, b: Vector, mu: Vector) -> None:
+def solve_nodes(work: Workspace, small: Workspace, masses: Vector, b: Vector, mu: Vector) -> None:
     """Fill ``mu`` from a system in the nodes of a quadrature, for many targets.
 
     With densities ``A`` between nodes and targets, ``H`` is ``diag(b) - diag(b) A' diag(masses) A
@@ -121,14 +120,14 @@ def solve_nodes(room: Room, small: Room, masses: Vector, b: Vector, mu: Vector) 
     for k in range(masses.size):
         total = 0.0
         for j in range(b.size):
-            total += A[k, j] * (b[j] * room.step[j])
+            total += A[k, j] * (b[j] * work.step[j])
         t[k] = masses[k] * total
         small.ground[k] = _RIDGE * masses[k]
-    hold(masses, small.ground)
+    ground_largest(masses, small.ground)
     eliminate(small.couplings, small.ground, small.factor, small.pivots)
     substitute(small.factor, small.pivots, t)
     for j in range(b.size):
-        mu[j] = room.step[j]
+        mu[j] = work.step[j]
     for k in range(masses.size):
         weight = masses[k] * t[k]
         for j in range(b.size):
@@ -136,9 +135,9 @@ def solve_nodes(room: Room, small: Room, masses: Vector, b: Vector, mu: Vector) 
 
 
 @kernel
-def fill_lam(room: Room, a: Vector, b: Vector, lam: Vector, mu: Vector) -> None:
+def fill_lam(work: Workspace, a: Vector, b: Vector, lam: Vector, mu: Vector) -> None:
     """Fill ``lam``, and ``mu`` of targets without weight."""
-    R = room.K
+    R = work.K
     m, n = R.shape
     for i in range(n):
         lam[i] = 0.0
@@ -152,17 +151,17 @@ def fill_lam(room: Room, a: Vector, b: Vector, lam: Vector, mu: Vector) -> None:
             total = 0.0
             for i in range(n):
                 total += R[j, i] * (a[i] * lam[i])
-            mu[j] = room.step[j] - total
+            mu[j] = work.step[j] - total
     for i in range(n):
-        lam[i] += room.shares[i]
+        lam[i] += work.shares[i]
 
 
 @kernel
-def couple_densities(room: Room, a: Vector, b: Vector) -> None:
-    """Fill the couplings of the targets from the densities in ``room.K``."""
+def couple_densities(work: Workspace, a: Vector, b: Vector) -> None:
+    """Fill the couplings of the targets from the densities in ``work.K``."""
     for i in range(a.size):
-        room.roots[i], room.shares[i] = np.sqrt(a[i]), 1.0
-    couple(room.K, b, room.roots, room.shares, room.W, room.couplings)
+        work.roots[i], work.shares[i] = np.sqrt(a[i]), 1.0
+    couple(work.K, b, work.roots, work.shares, work.W, work.couplings)
 
 
 @kernel
@@ -187,32 +186,33 @@ def pull_block(
     if it is to be used.
     """
     n, m = rows.x.shape[1], rows.y.shape[1]
-    room, small = make_room(m, n), make_room(nodes.y.shape[1], m)
-    R, W, mean = room.K, room.W, room.top
+    work, small = make_workspace(m, n), make_workspace(nodes.y.shape[1], m)
+    squared = np.empty((0, 0, 0))
+    R, W, mean = work.K, work.W, work.top
     grad_x, grad_a, grad_b, grad_numbers = out
     for row in range(start, stop):
         a, b, y = row_of(rows.a, row), row_of(rows.b, row), row_of(rows.y, row)
         given, G = row_of(numbers, row), gradients[row]
         lam, mu, gx = grad_a[row], grad_b[row], grad_x[row]
-        make_densities(rows, costs, potentials[row], epsilon, row, start, room)
+        make_densities(rows, costs, potentials[row], epsilon, row, start, work)
         has_nodes = node_potentials.shape[0] > 0
         if has_nodes:
-            make_densities(nodes, _NONE, node_potentials[row], epsilon, row, start, small)
+            make_densities(nodes, squared, node_potentials[row], epsilon, row, start, small)
             couple_densities(small, b, nodes.b[row])
         else:
-            couple_densities(room, a, b)
+            couple_densities(work, a, b)
         if of_rows:
-            fill_target_terms(room, b, given, G, grad_numbers[row])
+            fill_target_terms(work, b, given, G, grad_numbers[row])
         else:
-            fill_value_terms(room, a, given, G, grad_numbers[row])
-        fill_sides(room, a, of_rows)
+            fill_value_terms(work, a, given, G, grad_numbers[row])
+        fill_sides(work, a, of_rows)
         if has_nodes:
-            solve_nodes(room, small, nodes.b[row], b, mu)
+            solve_nodes(work, small, nodes.b[row], b, mu)
         else:
-            solve_targets(room, b, mu)
+            solve_targets(work, b, mu)
         # What may be added to one and taken from the other is chosen.
         mu -= (b * mu).sum()
-        fill_lam(room, a, b, lam, mu)
+        fill_lam(work, a, b, lam, mu)
         # grad_x = sum_j dL/dC_ij dC_ij/dx_i. The sums over j of dL/dC are zero, so that the mean
         # slope may be taken away first: nothing large cancels.
         mean[:] = 0.0

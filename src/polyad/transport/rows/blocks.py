@@ -19,11 +19,11 @@ from polyad.transport.rows.kernels import (
 )
 from polyad.transport.rows.newton import (
     N_BINS,
-    Room,
     Task,
-    make_room,
+    Workspace,
+    complete_potentials,
+    make_workspace,
     newton,
-    polish,
     set_weights,
     solve_cold,
     solve_cold_table,
@@ -75,45 +75,45 @@ def solve_block(
 ) -> None:
     """Solve rows; ``potentials`` holds where they start if ``is_warm``, and gets the solutions."""
     n, m = rows.x.shape[1], rows.y.shape[1]
-    room, small = make_room(m, n), make_room(m, N_BINS)
+    work, small = make_workspace(m, n), make_workspace(m, N_BINS)
     for row in range(start, stop):
         a, b, g = row_of(rows.a, row), row_of(rows.b, row), potentials[row]
-        _fill_table(rows, costs, row, start, room.table)
+        _fill_table(rows, costs, row, start, work.table)
         error, count = np.inf, 0
         if is_warm:
-            error, count = newton(room, a, b, g, task)
+            error, count = newton(work, a, b, g, task)
         if not error <= task.tol:
             if costs.shape[0] > 0:
-                error, more = solve_cold_table(a, b, g, task, room)
+                error, more = solve_cold_table(a, b, g, task, work)
             else:
                 error, more = solve_cold(
-                    rows.x[row], row_of(rows.y, row), a, b, g, task, room, small
+                    rows.x[row], row_of(rows.y, row), a, b, g, task, work, small
                 )
             count += more
-        polish(room, b, g, task.epsilon)
+        complete_potentials(work, b, g, task.epsilon)
         errors[row], counts[row] = error, count
 
 
 @kernel
 def make_densities(
-    rows: Rows, costs: Tables, g: Vector, epsilon: float, row: int, start: int, room: Room
+    rows: Rows, costs: Tables, g: Vector, epsilon: float, row: int, start: int, work: Workspace
 ) -> None:
-    """Fill ``room.K`` with the densities P_ij / (a_i b_j).
+    """Fill ``work.K`` with the densities P_ij / (a_i b_j).
 
     Values and targets without weight have them too.
     """
-    b, K = row_of(rows.b, row), room.K
+    b, K = row_of(rows.b, row), work.K
     m, n = K.shape
-    _fill_table(rows, costs, row, start, room.table)
-    set_weights(b, room)
-    gibbs(room.table, room.log_b, room.scale, g, 1.0 / epsilon, K, room.top)
-    row_sums(K, room.scale, room.shares)
+    _fill_table(rows, costs, row, start, work.table)
+    set_weights(b, work)
+    gibbs(work.table, work.log_b, work.scale, g, 1.0 / epsilon, K, work.top)
+    row_sums(K, work.scale, work.shares)
     for i in range(n):
-        room.shares[i] = 1.0 / room.shares[i]
+        work.shares[i] = 1.0 / work.shares[i]
     for j in range(m):
         level = 1.0 / b[j] if b[j] > 0.0 else 1.0
         for i in range(n):
-            K[j, i] *= level * room.shares[i]
+            K[j, i] *= level * work.shares[i]
 
 
 @kernel
@@ -130,21 +130,21 @@ def average_block(
 ) -> None:
     """Average ``numbers`` with the plan: over the targets of each value, or the other way."""
     n, m = rows.x.shape[1], rows.y.shape[1]
-    room = make_room(m, n)
+    work = make_workspace(m, n)
     for row in range(start, stop):
         a, b = row_of(rows.a, row), row_of(rows.b, row)
-        make_densities(rows, costs, potentials[row], epsilon, row, start, room)
+        make_densities(rows, costs, potentials[row], epsilon, row, start, work)
         given = row_of(numbers, row)
         if of_rows:
             for j in range(m):
-                room.step[j] = b[j] * given[j]
-            row_sums(room.K, room.step, out[row])
+                work.step[j] = b[j] * given[j]
+            row_sums(work.K, work.step, out[row])
         else:
             for j in range(m):
                 total, mass = 0.0, 0.0
                 for i in range(n):
-                    total += room.K[j, i] * (a[i] * given[i])
-                    mass += room.K[j, i] * a[i]
+                    total += work.K[j, i] * (a[i] * given[i])
+                    mass += work.K[j, i] * a[i]
                 # The mass is one where the rows are solved; dividing keeps averages averages.
                 out[row, j] = total / mass
 
@@ -155,13 +155,13 @@ def extend_block(
 ) -> None:
     """Fill ``out`` with the potentials of the values, from those of the targets; squared cost."""
     n, m = rows.x.shape[1], rows.y.shape[1]
-    room = make_room(m, n)
+    work = make_workspace(m, n)
     for row in range(start, stop):
         x, b = rows.x[row], row_of(rows.b, row)
-        squared_table(x, row_of(rows.y, row), room.table)
-        set_weights(b, room)
-        gibbs(room.table, room.log_b, room.scale, potentials[row], 1.0 / epsilon, room.K, room.top)
-        row_sums(room.K, room.scale, room.shares)
+        squared_table(x, row_of(rows.y, row), work.table)
+        set_weights(b, work)
+        gibbs(work.table, work.log_b, work.scale, potentials[row], 1.0 / epsilon, work.K, work.top)
+        row_sums(work.K, work.scale, work.shares)
         for i in range(n):
             # The table has left the square of the value out.
-            out[row, i] = x[i] * x[i] - epsilon * (room.top[i] + np.log(room.shares[i]))
+            out[row, i] = x[i] * x[i] - epsilon * (work.top[i] + np.log(work.shares[i]))

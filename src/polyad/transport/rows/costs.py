@@ -1,4 +1,4 @@
-"""Costs of one's own, checked where they are used: their numbers, their order, their slopes.
+"""Costs between values and targets, checked where used: numbers, order, slopes.
 
 A cost is evaluated on a sample of values and targets before any work. It is submodular if, for
 neighbours ``x < x'`` and ``y < y'`` of the sample,
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     Table = NDArray[np.float64]
 
 # Rows, and values or targets of each, in the sample.
-_ROWS, _POINTS = 4, 64
+_SAMPLE_ROWS, _SAMPLE_POINTS = 4, 64
 # Rounding of costs, as a part of the largest.
 _ROUNDING = 1e-9
 # Differences of costs are taken this part of the range away, and known to this part of the largest
 # slope; where a cost has a corner they are not, so that most of them must be wrong.
-_STEP, _CLOSE, _MOST = 1e-6, 1e-3, 0.5
+_STEP, _SLOPE_RTOL, _MAX_WRONG = 1e-6, 1e-3, 0.5
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,7 @@ SQUARED = Cost(lambda x, y: (x - y) ** 2, lambda x, y: 2.0 * (x - y))
 
 
 def read_table(found: Any, shape: tuple[int, ...], name: str) -> Table:
-    """Return what a function of a cost gave for some rows, (rows, n, m), and refuse other things.
-
-    Parameters
-    ----------
-    found : array-like
-        What it gave.
-    shape : tuple of int
-        Of the arguments, broadcast against each other.
-    name : str
-        The function: ``'value'`` or ``'slope'``.
-    """
+    """Return what ``value`` or ``slope`` of a cost gave as a table; refuse other shapes."""
     numbers = np.asarray(found)
     if numbers.dtype.kind not in "biuf":
         message = (
@@ -132,8 +122,8 @@ def check_slope(cost: Cost, x: Table, y: Table) -> None:
     largest = max(np.abs(differences[known]).max(initial=0.0), np.abs(slopes).max())
     size = np.abs(up).max(initial=0.0, where=np.isfinite(up))
     rounding = 8.0 * np.finfo(np.float64).eps * size / step
-    wrong = np.abs(differences - slopes)[known] > _CLOSE * largest + rounding
-    if wrong.size and wrong.mean() > _MOST:
+    wrong = np.abs(differences - slopes)[known] > _SLOPE_RTOL * largest + rounding
+    if wrong.size and wrong.mean() > _MAX_WRONG:
         message = (
             "slope(x, y) of the cost is not the derivative of value(x, y) with respect to x: "
             f"differences of the value give other numbers for {wrong.mean():.0%} of the pairs "
@@ -149,7 +139,7 @@ def _evaluate(function: Any, points: Table, targets: Table, name: str) -> Table:
 
 def _sample(x: Table, y: Table) -> tuple[Table, Table]:
     """Return increasing values of some rows, and their targets."""
-    rows = np.unique(np.linspace(0, len(x) - 1, min(_ROWS, len(x))).astype(int))
+    rows = np.unique(np.linspace(0, len(x) - 1, min(_SAMPLE_ROWS, len(x))).astype(int))
     points = np.sort(x[rows], axis=1)
     targets = y if len(y) == 1 else y[rows]
     return _thinned(points), _thinned(targets)
@@ -157,5 +147,5 @@ def _sample(x: Table, y: Table) -> tuple[Table, Table]:
 
 def _thinned(numbers: Table) -> Table:
     n = numbers.shape[1]
-    chosen: Table = numbers[:, np.unique(np.linspace(0, n - 1, min(_POINTS, n)).astype(int))]
+    chosen: Table = numbers[:, np.unique(np.linspace(0, n - 1, min(_SAMPLE_POINTS, n)).astype(int))]
     return chosen

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 # Of a target without weight, which the largest exponent of a value does not know of.
 _LARGEST_EXPONENT = 600.0
 # What a value gives to a target that it takes no part in, over the root of its weight.
-_NO_PART = 1e-40
+_NEGLIGIBLE = 1e-40
 # Rows from which on a view of their end, which the compiler knows to be whole, is worth making.
-_LONG = 32
+_LONG_ROW = 32
 
 
 @kernel
@@ -146,9 +146,9 @@ def couple(
         for i in range(n):
             W[j, i] = s * K[j, i] * (roots[i] * shares[i])
         first[j], last[j] = 0, n
-        while first[j] < n and W[j, first[j]] <= _NO_PART:
+        while first[j] < n and W[j, first[j]] <= _NEGLIGIBLE:
             first[j] += 1
-        while last[j] > first[j] and W[j, last[j] - 1] <= _NO_PART:
+        while last[j] > first[j] and W[j, last[j] - 1] <= _NEGLIGIBLE:
             last[j] -= 1
     for j in range(0, m - 1, 2):
         begin, end = min(first[j], first[j + 1]), max(last[j], last[j + 1])
@@ -197,7 +197,7 @@ def _six_products(
 
 
 @kernel
-def hold(b: Vector, ground: Vector) -> None:
+def ground_largest(b: Vector, ground: Vector) -> None:
     """Connect the target of the largest weight to the ground, where the sum of rounding then goes.
 
     It would be divided by the couplings of small targets otherwise. A right-hand side whose sum is
@@ -238,7 +238,7 @@ def eliminate(couplings: Table, ground: Vector, factor: Table, pivots: Vector) -
                 ends[i] = max(ends[i], ends[k])
                 ground[i] += multiplier * ground[k]
                 end = ends[k]
-                if end - i > _LONG:
+                if end - i > _LONG_ROW:
                     _add_multiple(multiplier, factor[k, i + 1 : end], factor[i, i + 1 : end])
                     continue
                 for j in range(i + 1, end):

@@ -17,7 +17,7 @@ the values of a bin apart, because a rough solution needs no more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from polyad.transport.rows.kernels import (
     eliminate,
     evaluate,
     gibbs,
-    hold,
+    ground_largest,
     squared_table,
     substitute,
 )
@@ -42,24 +42,24 @@ if TYPE_CHECKING:
 _ARMIJO = 1e-4
 _ROUNDING = 1e-14
 # Levenberg damping: the first, its growth on rejection, its decay on success, and what is none.
-_DAMPING, _GROWTH, _DECAY, _NO_DAMPING = 1e-8, 8.0, 1.0 / 64.0, 1e-10
-_REJECTIONS = 16
+_FIRST_DAMPING, _DAMPING_GROWTH, _DAMPING_DECAY, _NO_DAMPING = 1e-8, 8.0, 1.0 / 64.0, 1e-10
+_MAX_REJECTIONS = 16
 # The largest change of g / epsilon in a step, at first, which grows while steps of that length are
 # good, and at most, where numbers stay in range; and how far it may get from where K was made.
-_LONG, _LONGEST, _LENGTHEN, _REACH = 10.0, 300.0, 4.0, 60.0
+_FIRST_LENGTH, _MAX_LENGTH, _LENGTH_GROWTH, _MAX_DISTANCE = 10.0, 300.0, 4.0, 60.0
 # A tiny weight, and what is next to nothing as a part of what a target should get.
-_TINY_WEIGHT, _NEXT_TO_NOTHING = 1e-9, 1e-30
+_TINY_WEIGHT, _NEGLIGIBLE_SHARE = 1e-9, 1e-30
 # Annealing begins at a part of the range of the costs and goes down by a factor, roughly.
-_FIRST, _FACTOR, _ROUGH, _ROUGH_STEPS = 0.1, 0.25, 0.001, 50
-_MOST_LEVELS = 60
+_FIRST_LEVEL, _LEVEL_FACTOR, _ROUGH_TOL, _ROUGH_BUDGET = 0.1, 0.25, 0.001, 50
+_MAX_LEVELS = 60
 # Bins for rough solutions: their number, and how many of them the width of the kernel must cover.
-N_BINS = 32
+N_BINS: Any = np.int64(32)  # Numba compiles anew for each Python constant
 _BINS_PER_WIDTH = 2.0
 # How well the last level is solved with bins, about what the bins are wrong by, and those above.
-_BINNED, _ROUGH_BINNED = 0.01, 0.1
+_BINNED_TOL, _ROUGH_BINNED_TOL = 0.01, 0.1
 
 
-class Room(NamedTuple):
+class Workspace(NamedTuple):
     """Memory that the rows of a block are solved in, one after the other."""
 
     table: Table
@@ -88,11 +88,11 @@ class Task(NamedTuple):
 
 
 @kernel
-def make_room(m: int, n: int) -> Room:
-    """Return room for rows with ``n`` values and ``m`` targets."""
+def make_workspace(m: int, n: int) -> Workspace:
+    """Return the memory for rows with ``n`` values and ``m`` targets."""
     tables, squares = (np.empty((m, n)), np.empty((m, n)), np.empty((m, n))), np.zeros((2, m, m))
     long, short = np.empty((3, n)), np.empty((7, m))
-    return Room(
+    return Workspace(
         tables[0],
         tables[1],
         tables[2],
@@ -112,77 +112,77 @@ def make_room(m: int, n: int) -> Room:
 
 
 @kernel
-def set_weights(b: Vector, room: Room) -> None:
+def set_weights(b: Vector, work: Workspace) -> None:
     """Fill the logarithms of the weights of targets, and scales that change nothing."""
     for j in range(b.size):
-        room.log_b[j] = np.log(b[j]) if b[j] > 0.0 else 0.0
-        room.scale[j] = 1.0 if b[j] > 0.0 else 0.0
+        work.log_b[j] = np.log(b[j]) if b[j] > 0.0 else 0.0
+        work.scale[j] = 1.0 if b[j] > 0.0 else 0.0
 
 
 @kernel
-def newton(room: Room, a: Vector, b: Vector, g: Vector, task: Task) -> tuple[float, int]:
+def newton(work: Workspace, a: Vector, b: Vector, g: Vector, task: Task) -> tuple[float, int]:
     """Improve ``g`` until the error is small enough; return the error and the number of steps."""
-    K, scale, trial, columns = room.K, room.scale, room.trial, room.columns
+    K, scale, trial, columns = work.K, work.scale, work.trial, work.columns
     m, inverse = g.size, 1.0 / task.epsilon
     for i in range(a.size):
-        room.roots[i] = 1.0 / np.sqrt(a[i]) if a[i] > 0.0 else 0.0
-    set_weights(b, room)
-    gibbs(room.table, room.log_b, scale, g, inverse, K, room.top)
-    error, value = evaluate(K, scale, a, b, room.shares, columns)
-    if revive(room, b, g, task.epsilon):
-        gibbs(room.table, room.log_b, scale, g, inverse, K, room.top)
-        error, value = evaluate(K, scale, a, b, room.shares, columns)
-    used, damping, longest = 0, 0.0, _LONG
+        work.roots[i] = 1.0 / np.sqrt(a[i]) if a[i] > 0.0 else 0.0
+    set_weights(b, work)
+    gibbs(work.table, work.log_b, scale, g, inverse, K, work.top)
+    error, value = evaluate(K, scale, a, b, work.shares, columns)
+    if revive(work, b, g, task.epsilon):
+        gibbs(work.table, work.log_b, scale, g, inverse, K, work.top)
+        error, value = evaluate(K, scale, a, b, work.shares, columns)
+    used, damping, longest = 0, 0.0, _FIRST_LENGTH
     while error > task.tol and used < task.budget:
         used += 1
-        couple(K, scale, room.roots, room.shares, room.W, room.couplings)
+        couple(K, scale, work.roots, work.shares, work.W, work.couplings)
         new_error, new_value, is_limited = np.inf, -np.inf, False
-        for attempt in range(_REJECTIONS + 1):
-            if attempt == _REJECTIONS:
-                sinkhorn_step(b, columns, room.step)
-            elif newton_step(room, b, damping) > longest:
-                damping, is_limited = max(_DAMPING, _GROWTH * damping), True
+        for attempt in range(_MAX_REJECTIONS + 1):
+            if attempt == _MAX_REJECTIONS:
+                sinkhorn_step(b, columns, work.step)
+            elif newton_step(work, b, damping) > longest:
+                damping, is_limited = max(_FIRST_DAMPING, _DAMPING_GROWTH * damping), True
                 continue
             slope = 0.0
             for j in range(m):
-                slope += (b[j] - columns[j]) * room.step[j]
-                trial[j] = scale[j] * np.exp(room.step[j])
-            new_error, new_value = evaluate(K, trial, a, b, room.shares, room.ground)
+                slope += (b[j] - columns[j]) * work.step[j]
+                trial[j] = scale[j] * np.exp(work.step[j])
+            new_error, new_value = evaluate(K, trial, a, b, work.shares, work.ground)
             bound = value + _ARMIJO * slope - _ROUNDING * (1.0 + abs(value))
             if new_error < 0.5 * error or (new_value >= bound and slope >= 0.0):
                 break
-            damping, longest = max(_DAMPING, _GROWTH * damping), _LONG
+            damping, longest = max(_FIRST_DAMPING, _DAMPING_GROWTH * damping), _FIRST_LENGTH
         if not new_error < np.inf:
             break
-        longest = min(_LENGTHEN * longest, _LONGEST) if is_limited else longest
-        damping = damping * _DECAY if damping * _DECAY > _NO_DAMPING else 0.0
+        longest = min(_LENGTH_GROWTH * longest, _MAX_LENGTH) if is_limited else longest
+        damping = damping * _DAMPING_DECAY if damping * _DAMPING_DECAY > _NO_DAMPING else 0.0
         error, value = new_error, new_value
         farthest = 0.0
         for j in range(m):
-            scale[j], columns[j] = trial[j], room.ground[j]
+            scale[j], columns[j] = trial[j], work.ground[j]
             if scale[j] > 0.0:
                 farthest = max(farthest, abs(np.log(scale[j])))
-        if farthest > _REACH:
+        if farthest > _MAX_DISTANCE:
             _absorb(scale, g, task.epsilon)
-            gibbs(room.table, room.log_b, scale, g, inverse, K, room.top)
-            error, value = evaluate(K, scale, a, b, room.shares, columns)
+            gibbs(work.table, work.log_b, scale, g, inverse, K, work.top)
+            error, value = evaluate(K, scale, a, b, work.shares, columns)
     _absorb(scale, g, task.epsilon)
     return error, used
 
 
 @kernel
-def newton_step(room: Room, b: Vector, damping: float) -> float:
-    """Fill ``room.step`` with a damped Newton step; return its length.
+def newton_step(work: Workspace, b: Vector, damping: float) -> float:
+    """Fill ``work.step`` with a damped Newton step; return its length.
 
     The step is centred and its length the largest change: a constant changes nothing.
     """
-    step, columns, ground = room.step, room.columns, room.ground
+    step, columns, ground = work.step, work.columns, work.ground
     for j in range(b.size):
         step[j] = b[j] - columns[j] if b[j] > 0.0 else 0.0
         ground[j] = damping * max(b[j], columns[j])
-    hold(b, ground)
-    eliminate(room.couplings, ground, room.factor, room.pivots)
-    substitute(room.factor, room.pivots, step)
+    ground_largest(b, ground)
+    eliminate(work.couplings, ground, work.factor, work.pivots)
+    substitute(work.factor, work.pivots, step)
     low, high = np.inf, -np.inf
     for j in range(b.size):
         if b[j] > 0.0:
@@ -199,19 +199,19 @@ def sinkhorn_step(b: Vector, columns: Vector, step: Vector) -> None:
         step[j] = 0.0
         if b[j] > 0.0:
             step[j] = np.log(b[j] / max(columns[j], 1e-300))
-            step[j] = min(max(step[j], -_LONG), _LONG)
+            step[j] = min(max(step[j], -_FIRST_LENGTH), _FIRST_LENGTH)
 
 
 @kernel
-def revive(room: Room, b: Vector, g: Vector, epsilon: float) -> bool:
+def revive(work: Workspace, b: Vector, g: Vector, epsilon: float) -> bool:
     """Take a Sinkhorn step, in logarithms, for tiny targets that get next to nothing.
 
     No Newton step would find them: they are coupled to no other. Return whether there are any.
     """
     found = False
     for j in range(b.size):
-        if 0.0 < b[j] < _TINY_WEIGHT and room.columns[j] < _NEXT_TO_NOTHING * b[j]:
-            g[j] = -epsilon * _log_sum(room, j, 1.0 / epsilon)
+        if 0.0 < b[j] < _TINY_WEIGHT and work.columns[j] < _NEGLIGIBLE_SHARE * b[j]:
+            g[j] = -epsilon * _log_sum(work, j, 1.0 / epsilon)
             found = True
     return found
 
@@ -251,24 +251,31 @@ def bounds(values: Vector) -> tuple[float, float]:
 
 @kernel
 def anneal(
-    room: Room, a: Vector, b: Vector, g: Vector, task: Task, level: float, last: float, tol: float
+    work: Workspace,
+    a: Vector,
+    b: Vector,
+    g: Vector,
+    task: Task,
+    level: float,
+    last: float,
+    tol: float,
 ) -> float:
     """Solve roughly for ``level`` and below, while it is above ``last`` and the wanted epsilon.
 
     Return the epsilon to go on with.
     """
-    factor = _FACTOR
-    n_levels = np.log(level / task.epsilon) / -np.log(_FACTOR)
-    if n_levels > _MOST_LEVELS:
-        factor = _FACTOR ** (n_levels / _MOST_LEVELS)
+    factor = _LEVEL_FACTOR
+    n_levels = np.log(level / task.epsilon) / -np.log(_LEVEL_FACTOR)
+    if n_levels > _MAX_LEVELS:
+        factor = _LEVEL_FACTOR ** (n_levels / _MAX_LEVELS)
     while level >= last and level > task.epsilon:
-        newton(room, a, b, g, Task(level, tol, _ROUGH_STEPS))
+        newton(work, a, b, g, Task(level, tol, _ROUGH_BUDGET))
         level = max(task.epsilon, factor * level)
     return level
 
 
 @kernel
-def polish(room: Room, b: Vector, g: Vector, epsilon: float) -> None:
+def complete_potentials(work: Workspace, b: Vector, g: Vector, epsilon: float) -> None:
     """Give targets without weight the potential that they would keep with a little of it.
 
     Then take the mean of ``g`` away, which the plan does not depend on. Follows :func:`newton`.
@@ -276,23 +283,23 @@ def polish(room: Room, b: Vector, g: Vector, epsilon: float) -> None:
     mean = 0.0
     for j in range(b.size):
         if not b[j] > 0.0:
-            g[j] = -epsilon * _log_sum(room, j, 1.0 / epsilon)
+            g[j] = -epsilon * _log_sum(work, j, 1.0 / epsilon)
         mean += b[j] * g[j]
     for j in range(b.size):
         g[j] -= mean
 
 
 @kernel
-def _log_sum(room: Room, j: int, inverse: float) -> float:
+def _log_sum(work: Workspace, j: int, inverse: float) -> float:
     """Return the logarithm of the sum that a target would have with a potential of zero."""
     highest, total = -np.inf, 0.0
-    for i in range(room.shares.size):
-        if room.shares[i] > 0.0:
-            exponent = np.log(room.shares[i]) - room.top[i] - room.table[j, i] * inverse
+    for i in range(work.shares.size):
+        if work.shares[i] > 0.0:
+            exponent = np.log(work.shares[i]) - work.top[i] - work.table[j, i] * inverse
             highest = max(highest, exponent)
-    for i in range(room.shares.size):
-        if room.shares[i] > 0.0:
-            exponent = np.log(room.shares[i]) - room.top[i] - room.table[j, i] * inverse
+    for i in range(work.shares.size):
+        if work.shares[i] > 0.0:
+            exponent = np.log(work.shares[i]) - work.top[i] - work.table[j, i] * inverse
             total += np.exp(exponent - highest)
     result: float = highest + np.log(total)
     return result
@@ -300,37 +307,46 @@ def _log_sum(room: Room, j: int, inverse: float) -> float:
 
 @kernel
 def solve_cold(
-    x: Vector, y: Vector, a: Vector, b: Vector, g: Vector, task: Task, room: Room, small: Room
+    x: Vector,
+    y: Vector,
+    a: Vector,
+    b: Vector,
+    g: Vector,
+    task: Task,
+    work: Workspace,
+    small: Workspace,
 ) -> tuple[float, int]:
     """Solve a row with the squared cost from nothing; return the error and the steps.
 
-    ``room.table`` is that of the row, ``small`` is room for bins in place of values.
+    ``work.table`` is that of the row, ``small`` is that of bins in place of values.
     """
     g[:] = 0.0
     low, high = bounds(x)
     lowest, highest = bounds(y)
-    level = _FIRST * (highest - lowest) * (max(high, highest) - min(low, lowest))
+    level = _FIRST_LEVEL * (highest - lowest) * (max(high, highest) - min(low, lowest))
     level = max(level, task.epsilon)
     if x.size > 2 * N_BINS and high > low:
         bins = np.empty((2, N_BINS))
         fill_bins(x, a, low, high, bins)
         squared_table(bins[0], y, small.table)
         width = _BINS_PER_WIDTH * (high - low) / N_BINS
-        level = anneal(small, bins[1], b, g, task, level, width * width, _ROUGH_BINNED)
+        level = anneal(small, bins[1], b, g, task, level, width * width, _ROUGH_BINNED_TOL)
         if level >= width * width:
-            newton(small, bins[1], b, g, Task(level, _BINNED, _ROUGH_STEPS))
-    anneal(room, a, b, g, task, level, 0.0, _ROUGH)
-    return newton(room, a, b, g, task)
+            newton(small, bins[1], b, g, Task(level, _BINNED_TOL, _ROUGH_BUDGET))
+    anneal(work, a, b, g, task, level, 0.0, _ROUGH_TOL)
+    return newton(work, a, b, g, task)
 
 
 @kernel
-def solve_cold_table(a: Vector, b: Vector, g: Vector, task: Task, room: Room) -> tuple[float, int]:
-    """Solve a row with the costs in ``room.table`` from nothing; return the error and the steps."""
+def solve_cold_table(
+    a: Vector, b: Vector, g: Vector, task: Task, work: Workspace
+) -> tuple[float, int]:
+    """Solve a row with the costs in ``work.table`` from nothing; return the error and the steps."""
     g[:] = 0.0
     lowest, highest = np.inf, -np.inf
     for j in range(b.size):
-        low, high = bounds(room.table[j])
+        low, high = bounds(work.table[j])
         lowest, highest = min(lowest, low), max(highest, high)
-    level = max(_FIRST * (highest - lowest), task.epsilon)
-    anneal(room, a, b, g, task, level, 0.0, _ROUGH)
-    return newton(room, a, b, g, task)
+    level = max(_FIRST_LEVEL * (highest - lowest), task.epsilon)
+    anneal(work, a, b, g, task, level, 0.0, _ROUGH_TOL)
+    return newton(work, a, b, g, task)

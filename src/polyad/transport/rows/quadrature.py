@@ -31,9 +31,9 @@ NODES = 10
 # Within a box, the logarithm of a density changes by up to about its width times the breadth of the
 # targets that its values go to, over epsilon. That is bounded; breadth is counted as the mass of
 # the box, as if the targets were uniform, and sqrt(epsilon).
-_CHANGE = 5.0
+_MAX_CHANGE = 5.0
 # Squared distances within a box that are nothing, in units of its width.
-_NOTHING = 1e-24
+_NEGLIGIBLE = 1e-24
 
 
 @kernel
@@ -66,7 +66,7 @@ def gauss_quadrature(points: Vector, weights: Vector, nodes: Vector, masses: Vec
             before[i], now[i] = now[i], value
             new_norm += weights[i] * value * value
         beta, norm = new_norm / norm, new_norm
-        if beta < _NOTHING or size == nodes.size:
+        if beta < _NEGLIGIBLE or size == nodes.size:
             break
         jacobi[size - 1, size] = jacobi[size, size - 1] = np.sqrt(beta)
     found, vectors = np.linalg.eigh(jacobi[:size, :size])
@@ -97,7 +97,7 @@ def reduce_block(
             while last < n:
                 i = order[last]
                 mass += share[i]
-                if (x[row, i] - begin) * (mass + breadth) > _CHANGE * epsilon:
+                if (x[row, i] - begin) * (mass + breadth) > _MAX_CHANGE * epsilon:
                     break
                 if share[i] > 0.0:
                     points[size], weights[size] = x[row, i], share[i]
@@ -116,5 +116,7 @@ def count_nodes(x: Table, epsilon: float) -> int:
     span = float((x.max(axis=1) - x.min(axis=1)).max())
     # Up to the next value, boxes of little mass are wide, and the products of width and mass of
     # others are bounded from below, while widths sum to the span and masses to two at most.
-    boxes = 2.0 * span / (_CHANGE * np.sqrt(epsilon)) + np.sqrt(4.0 * span / (_CHANGE * epsilon))
+    boxes = 2.0 * span / (_MAX_CHANGE * np.sqrt(epsilon)) + np.sqrt(
+        4.0 * span / (_MAX_CHANGE * epsilon)
+    )
     return int(min(NODES * (boxes + 2.0), x.shape[1] + NODES))

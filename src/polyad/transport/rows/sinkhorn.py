@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Table = NDArray[np.float64]
 
 # Entries of plans that are treated at once.
-_BLOCK = 1 << 20
+_BLOCK_SIZE = 1 << 20
 # Of densities of what has no weight, which nothing bounds: they are multiplied by zero.
 _LARGEST_EXPONENT = 600.0
 
@@ -95,7 +95,7 @@ class SinkhornPlan:
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
         (d, n), m = self.transport.rows.x.shape, self.transport.rows.y.shape[1]
-        step = max(1, _BLOCK // (n * m))
+        step = max(1, _BLOCK_SIZE // (n * m))
         return ((first, min(first + step, d)) for first in range(0, d, step))
 
 

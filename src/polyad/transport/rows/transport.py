@@ -19,7 +19,7 @@ How to use it::
     gradients = transport.pull_targets(solution.potentials, q, G)  # .x .a .b .numbers
 
 All arrays are float64 and two-dimensional; ``y``, ``a``, ``b``, ``q`` may have a single row that
-all share. Nothing is validated here: see :mod:`polyad.soft.arguments` for that.
+all share. Nothing is validated here: callers do that.
 """
 
 from __future__ import annotations
@@ -47,40 +47,32 @@ if TYPE_CHECKING:
 
 # Numbers of plans that one block works through, and the bounds of its rows: memory is used again
 # for the rows of a block.
-_BLOCK, _FEWEST, _MOST = 1 << 18, 8, 64
+_BLOCK_SIZE, _MIN_ROWS, _MAX_ROWS = 1 << 18, 8, 64
 _MAX_ITER = 500
-_NONE = np.empty((0, 0, 0))
+_NO_TABLES = np.empty((0, 0, 0))
 _NO_ROWS = Rows(*(np.empty((0, 1)) for _ in range(4)))
 # Up to so many targets, and where a quadrature of the values has more than a part of them, the
 # system in the targets is solved as it is. Nodes are solved better than the rows they stand for.
-_FEW_TARGETS, _PART, _NODE_TOL = 64, 0.5, 1e-2
+_FEW_TARGETS, _MAX_NODE_SHARE, _NODE_TOL = 64, 0.5, 1e-2
 # Where nodes are many, too: the solution starts from that of a larger epsilon, roughly solved.
-_COARSER, _ROUGH = 4.0, 1e-3
+_COARSE_FACTOR, _COARSE_TOL = 4.0, 1e-3
 # Targets that together take less than this part of any value have no weight.
-_TRACE = 1e-14
+_TRACE_SHARE = 1e-14
 # Rows that fail are solved again, through values of epsilon that are halved, with many steps.
-_WELL, _SLOW_STEPS, _MOST_LEVELS = 1e-6, 2000, 40
+_LEVEL_TOL, _LEVEL_BUDGET, _MAX_LEVELS = 1e-6, 2000, 40
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Potentials of all rows, and how well they solve them.
+    """Potentials of all rows, and how well they solve them."""
 
-    Attributes
-    ----------
-    potentials : ndarray of shape (d, m)
-        ``g``, with ``sum(b * g) == 0``.
-    error : ndarray of shape (d,)
-        The largest relative error of the sums of the plan over its values, ``|P'1 - b| / b``.
-    n_iter : ndarray of shape (d,)
-        Newton steps with all values for the final epsilon.
-    tol : float
-        The error that was asked for.
-    """
-
+    #: (d, m): ``g``, with ``sum(b * g) == 0``.
     potentials: Table
+    #: (d,): the largest relative error of the sums of the plan over its values, ``|P'1 - b| / b``.
     error: Table
+    #: (d,): Newton steps with all values for the final epsilon.
     n_iter: NDArray[np.int64]
+    #: The error that was asked for.
     tol: float
 
     @property
@@ -127,22 +119,10 @@ class SolvedPlan:
 
 
 class RowTransport:
-    """Entropic transport from each row of ``x`` to its targets.
+    """Entropic transport from each row of ``x`` (d, n) to its targets ``y`` (1 or d, m).
 
-    Parameters
-    ----------
-    x : ndarray of shape (d, n)
-        Values.
-    y : ndarray of shape (1, m) or (d, m)
-        Targets, increasing.
-    a : ndarray of shape (1, n) or (d, n)
-        Weights of the values: not negative, each row sums to one.
-    b : ndarray of shape (1, m) or (d, m)
-        Weights of the targets, likewise.
-    epsilon : float
-        Strength of the entropy, in the unit of the cost.
-    cost : Cost, optional
-        The squared distance by default.
+    Targets increase. Weights ``a`` (1 or d, n) and ``b`` (1 or d, m) are not negative, and each row
+    of them sums to one. The cost is the squared distance by default.
     """
 
     def __init__(
@@ -160,17 +140,10 @@ class RowTransport:
     def solve(
         self, *, start: Table | None = None, tol: float = 1e-9, max_iter: int = _MAX_ITER
     ) -> Solution:
-        """Solve all rows.
+        """Solve all rows to a relative error of the sums of their plans.
 
-        Parameters
-        ----------
-        start : ndarray of shape (d, m), optional
-            Potentials of similar rows. The final epsilon is then tried at once, and rows for which
-            that fails begin from nothing.
-        tol : float, default=1e-9
-            The relative error of the sums of a plan at which a row is done.
-        max_iter : int, default=500
-            Newton steps for each row.
+        With the potentials of similar rows as a start the final epsilon is tried at once, and rows
+        for which that fails begin from nothing.
         """
         solution = self._solve(start, tol, max_iter)
         left = np.flatnonzero((solution.error > tol) & np.isfinite(solution.error))
@@ -209,11 +182,11 @@ class RowTransport:
         y, a, b = (part if len(part) == 1 else part[which] for part in self.rows[1:])
         span = max(float(x.max()), float(y.max())) - min(float(x.min()), float(y.min()))
         levels = 2.0 * np.log2(span) - np.log2(self.epsilon) if span > 0.0 else 1.0
-        n_levels = int(np.clip(levels, 1, _MOST_LEVELS))
+        n_levels = int(np.clip(levels, 1, _MAX_LEVELS))
         start = np.zeros((which.size, y.shape[1]))
         for k in range(n_levels, -1, -1):
             level = RowTransport(x, y, a, b, epsilon=self.epsilon * 2.0**k, cost=self.cost)
-            found = level._solve(start, tol if k == 0 else _WELL, _SLOW_STEPS)
+            found = level._solve(start, tol if k == 0 else _LEVEL_TOL, _LEVEL_BUDGET)
             start = found.potentials
         return found
 
@@ -248,10 +221,10 @@ class RowTransport:
             found = nodes.solve(tol=_NODE_TOL * tol, max_iter=max_iter)
             return nodes.extend(found.potentials)
         x, y, a, b = self.rows
-        if _COARSER * self.epsilon > float(np.ptp(y)) ** 2:
+        if _COARSE_FACTOR * self.epsilon > float(np.ptp(y)) ** 2:
             return None
-        coarser = RowTransport(x, y, a, b, epsilon=_COARSER * self.epsilon)
-        return coarser.solve(tol=max(tol, _ROUGH)).potentials
+        coarser = RowTransport(x, y, a, b, epsilon=_COARSE_FACTOR * self.epsilon)
+        return coarser.solve(tol=max(tol, _COARSE_TOL)).potentials
 
     def _sorted(self) -> tuple[RowTransport, NDArray[np.int64]]:
         """Return this transport with the values of each row in increasing order, and that order."""
@@ -276,7 +249,7 @@ class RowTransport:
             lambda *block: reduce_block(x, a, self.epsilon, nodes, masses, *block), self._blocks()
         )
         used = int((masses > 0.0).sum(axis=1).max())
-        if used > _PART * y.shape[1]:
+        if used > _MAX_NODE_SHARE * y.shape[1]:
             return None
         values = np.broadcast_to(y, (len(x), y.shape[1]))
         return RowTransport(values, nodes[:, :used], b, masses[:, :used], epsilon=self.epsilon)
@@ -352,15 +325,15 @@ class RowTransport:
     def _tables(self, first: int, last: int, *, with_slopes: bool = False) -> tuple[Table, Table]:
         """Return the costs of some rows and their slopes, (rows, m, n), if they are one's own."""
         if self.cost is None:
-            return _NONE, _NONE
-        both = self.costs(first, last), self.slopes(first, last) if with_slopes else _NONE
+            return _NO_TABLES, _NO_TABLES
+        both = self.costs(first, last), self.slopes(first, last) if with_slopes else _NO_TABLES
         costs, slopes = (np.ascontiguousarray(table.transpose(0, 2, 1)) for table in both)
         return costs, slopes
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
         """Cut the rows into blocks, by their size alone."""
         (d, n), m = self.rows.x.shape, self.rows.y.shape[1]
-        step = int(np.clip(_BLOCK // (n * m), _FEWEST, _MOST))
+        step = int(np.clip(_BLOCK_SIZE // (n * m), _MIN_ROWS, _MAX_ROWS))
         return ((first, min(first + step, d)) for first in range(0, d, step))
 
 
@@ -372,7 +345,7 @@ def without_traces(a: Table, b: Table) -> Table:
     weight of zero, which needs no step that such small numbers would spoil.
     """
     least = float(np.min(a, where=a > 0.0, initial=np.inf))
-    traces = (b > 0.0) & (b < _TRACE * least / b.shape[1])
+    traces = (b > 0.0) & (b < _TRACE_SHARE * least / b.shape[1])
     return np.where(traces, 0.0, b) if traces.any() else b
 
 

@@ -1,4 +1,4 @@
-"""Rows of values whose transport to equally spaced targets is solved, and the way back to them."""
+"""The plans of soft operators: transport of rows of values to equally spaced targets."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     Table = NDArray[np.float64]
 
 
-# Beside the largest weight.
-_NOTHING = 1e-100
+# Weights that are nothing beside the largest.
+_NEGLIGIBLE_SHARE = 1e-100
 # Gaps between values that are left as they are, and the exponent that is surely nothing.
-_FAR, _HARD = 1e3, 1500.0
+_MIN_WIDEST_GAP, _MAX_EXPONENT = 1e3, 1500.0
 
 
 def normalise(weights: Table) -> tuple[Table, Table]:
@@ -33,7 +33,7 @@ def normalise(weights: Table) -> tuple[Table, Table]:
     """
     largest = weights.max(axis=1, keepdims=True)
     shares = weights / largest
-    shares = np.where(shares > _NOTHING, shares, 0.0)
+    shares = np.where(shares > _NEGLIGIBLE_SHARE, shares, 0.0)
     total = shares.sum(axis=1, keepdims=True)
     with np.errstate(over="ignore"):  # the derivatives with respect to such weights are zero
         return shares / total, total * largest
@@ -46,14 +46,14 @@ def middles(x: Table) -> Table:
     return middle
 
 
-def nearer(x: Table, n_targets: int, epsilon: float) -> Table:
+def close_gaps(x: Table, n_targets: int, epsilon: float) -> Table:
     """Return values with gaps that are no wider than what the plans of squared costs can tell.
 
     For values ``x < x'`` and targets ``y < y'`` such a plan has ``P(x, y') P(x', y) / (P(x, y)
     P(x', y')) = exp(-2 (x' - x) (y' - y) / epsilon)``. Once that is nothing, a wider gap changes
     nothing, but takes the digits of the other values, and at last overflows.
     """
-    widest = max(_FAR, _HARD * epsilon * n_targets)
+    widest = max(_MIN_WIDEST_GAP, _MAX_EXPONENT * epsilon * n_targets)
     order = np.argsort(x, axis=1)
     ordered = np.take_along_axis(x, order, axis=1)
     with np.errstate(over="ignore"):  # infinite gaps are wide
@@ -77,26 +77,16 @@ def pull_normalised(shares: Table, totals: Table, gradient: Table) -> Table:
 
 
 @dataclass(frozen=True)
-class Solved:
-    """Rows of values whose transport is solved.
-
-    Attributes
-    ----------
-    x : ndarray of shape (d, n)
-        The values as they were given.
-    a, b : ndarray
-        Shares of the weights.
-    totals : tuple of two ndarrays
-        The sums of the weights before.
-    plan : SolvedPlan or SinkhornPlan
-        Solved, or after a fixed number of iterations.
-    """
+class SoftPlan:
+    """The plan of rows of values, and the way back to the values and weights as they were given."""
 
     x: Table
+    #: Shares of the weights, and their sums before.
     a: Table
     b: Table
     totals: tuple[Table, Table]
     squashed: Squashed | None
+    #: Solved, or after a fixed number of iterations.
     plan: SolvedPlan | SinkhornPlan
 
     @property
@@ -115,13 +105,13 @@ class Solved:
         return by_input, gradients.a + by_share
 
 
-def solve_rows(
+def make_plan(
     x: Table,
     weights: Table,
     target_weights: Table,
     settings: Settings,
     potentials: Table | None = None,
-) -> Solved:
+) -> SoftPlan:
     """Solve the transport of each row to equally spaced targets between 0 and 1.
 
     With the ``potentials`` of an earlier solution of the same rows, nothing is left to solve.
@@ -132,7 +122,7 @@ def solve_rows(
     y = np.linspace(0.0, 1.0, b.shape[1])[None]
     values = x if squashed is None else squashed.values
     if settings.cost is None and settings.n_iter is None:
-        values = nearer(values, b.shape[1], settings.epsilon)
+        values = close_gaps(values, b.shape[1], settings.epsilon)
     transport = RowTransport(
         *(values, y, a, b),
         epsilon=settings.epsilon,
@@ -149,7 +139,7 @@ def solve_rows(
         solution = transport.solve(tol=settings.tol)
         report_unsolved(solution.error, settings.tol)
         plan = SolvedPlan(transport, solution.potentials)
-    return Solved(x, a, b, (a_total, b_total), squashed, plan)
+    return SoftPlan(x, a, b, (a_total, b_total), squashed, plan)
 
 
 def report_unsolved(error: Table, tol: float) -> None:
