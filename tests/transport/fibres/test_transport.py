@@ -362,6 +362,18 @@ def test_single_precision_is_the_solution_that_it_can_hold(unit):
     np.testing.assert_allclose(single.masses, double.masses, rtol=2e-6)
 
 
+def test_single_precision_is_kept_where_steps_in_it_fail():
+    """Models this small have no inverse in float32: the careful steps are made in float64."""
+    cost, X, xhat = random_problem(20, 12, [2, 5], seed=19)
+    tiny = (xhat * 1e-32).astype(np.float32)
+    single = solve(cost, X, tiny, 20.0, 1.0)
+    double = solve(cost, X, tiny.astype(float), 20.0, 1.0)
+    assert single.marginals.dtype == np.float32
+    assert single.n_unsolved == 0
+    np.testing.assert_array_equal(single.log_v, double.log_v)
+    np.testing.assert_array_equal(single.marginals, double.marginals.astype(np.float32))
+
+
 def test_sparse_input_and_arrays_that_are_not_contiguous():
     cost, X, xhat = random_problem(10, 6, 3, seed=18)
     straight = solve(cost, X, xhat, 20.0, 1.0)
