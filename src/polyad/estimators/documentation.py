@@ -32,6 +32,11 @@ tol : float
     rounding. Zero always does ``max_iter`` iterations.
 sparsity : float or sequence of float
     The weight :math:`\\lambda` of the sum of a factor's entries, for all modes or for each.
+divergence : str or Loss
+    How entries and model are compared: ``'kl'`` is the generalised Kullback-Leibler divergence,
+    for data that is not negative, ``'frobenius'`` half the squared difference. Others are the
+    losses of :mod:`polyad.losses` whose model values are in the unit of the data, by name or as
+    objects, and one of your own, ``CustomLoss(value, derivative)``.
 fixed_modes : sequence of int
     Modes whose factors are kept as given in ``init``.
 missing : {'zero', 'unobserved'}

@@ -81,11 +81,7 @@ class QMF(QuantileFamily):
         has no unit.
     nonnegative : bool, default=True
         Whether scores and loadings are kept from being negative.
-    divergence : str or Loss, default='kl'
-        How entries and model are compared: ``'kl'`` is the generalised Kullback-Leibler divergence,
-        for data that is not negative, ``'frobenius'`` half the squared difference. Others are the
-        losses of :mod:`polyad.losses` whose model values are in the unit of the data, by name or as
-        objects, and one of your own, ``CustomLoss(value, derivative)``.
+    {divergence}
     solver : {'adam', 'lbfgs'}, default='adam'
         Adam, or limited-memory BFGS. Both use exact gradients.
     learning_rate : float, default=0.05

@@ -103,11 +103,7 @@ class QMFQ(QuantileFamily):
         value decomposition.
     inner_iter : int, default=100
         For ``'nmf'``: the number of updates.
-    divergence : str or Loss, default='kl'
-        How entries and model are compared: ``'kl'`` is the generalised Kullback-Leibler divergence,
-        for data that is not negative, ``'frobenius'`` half the squared difference. Others are the
-        losses of :mod:`polyad.losses` whose model values are in the unit of the data, by name or as
-        objects, and one of your own, ``CustomLoss(value, derivative)``.
+    {divergence}
     solver : {'adam', 'lbfgs'}, default='adam'
         Adam, or limited-memory BFGS. Both use exact gradients.
     learning_rate : float, default=0.1
