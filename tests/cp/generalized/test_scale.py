@@ -162,7 +162,7 @@ def test_the_gradient_in_units_of_rows_is_that_of_the_objective():
     state = solver.init([factor * 2.0 ** (-problem.exponent / 3) * 1.1 for factor in factors])
     method, point = solver._method(state.factors), solver._point(state.factors)
     value, gradient = method.evaluate(point)
-    assert value == pytest.approx(state.value, rel=1e-12)
+    assert value == pytest.approx(state.descent.value, rel=1e-12)
     direction = np.random.default_rng(0).standard_normal(point.size) * point
     up, down = (method.evaluate(point + way * direction)[0] for way in (1e-6, -1e-6))
     assert (up - down) / 2e-6 == pytest.approx(float(gradient @ direction), rel=1e-5)
