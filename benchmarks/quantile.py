@@ -48,8 +48,8 @@ def polyad_run(data: QuantileProblem, rank: int) -> Run:
     from polyad.core.threads import thread_limit
     from polyad.quantile.checks import read_divergence
     from polyad.quantile.features import feature_table
-    from polyad.quantile.objective import QuantileObjective, Settings
     from polyad.quantile.parameters import random_parameters
+    from polyad.quantile.problem import QuantileObjective, Settings
     from polyad.quantile.solver import AdamSolver
 
     table = feature_table(data.X, read_divergence("kl"))

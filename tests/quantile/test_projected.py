@@ -8,17 +8,17 @@ import polyad
 from polyad import QMFQ
 from polyad.exceptions import InvalidInputError
 from polyad.quantile.checks import read_divergence
-from polyad.quantile.deflation import (
+from polyad.quantile.features import feature_table
+from polyad.quantile.parameters import joined, parted, softmax
+from polyad.quantile.projected.problem import (
     ProjectedObjective,
     Transforms,
     deflating_quantiles,
     first_transforms,
     to_deflating_gaps,
 )
-from polyad.quantile.features import feature_table
-from polyad.quantile.parameters import joined, parted, softmax
-from polyad.quantile.projectors import NMFProjector, SVDProjector
-from polyad.quantile.scores import linear_scores, nonnegative_scores
+from polyad.quantile.projected.projectors import NMFProjector, SVDProjector
+from polyad.quantile.projected.scores import linear_scores, nonnegative_scores
 from tests.quantile.planted import planted, small
 from tests.quantile.twin import transported
 

@@ -17,7 +17,7 @@ from polyad.fitting.driver import (
     earlier_end,
     run,
 )
-from polyad.fitting.saved import check_seeds, pack_result, unpack_result
+from polyad.fitting.packing import check_seeds, pack_result, unpack_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

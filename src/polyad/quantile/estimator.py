@@ -13,8 +13,8 @@ from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily, QuantileLearned
-from polyad.quantile.objective import QuantileObjective, Settings
-from polyad.quantile.parameters import free_numbers, random_parameters, to_gaps, to_logits
+from polyad.quantile.parameters import random_parameters, to_gaps, to_logits, unconstrained
+from polyad.quantile.problem import QuantileObjective, Settings
 from polyad.quantile.rows import HeldModel, solve_scores
 from polyad.quantile.solver import AdamSolver, LBFGSSolver, QuantileSolver
 from polyad.quantile.start import normalized_start
@@ -249,8 +249,8 @@ class QMF(QuantileFamily):
         loadings = learned.factors_[1].astype(np.float64) * learned._lengths
         scores = learned.factors_[0].astype(np.float64) * (learned.weights_ / learned._lengths)
         return [
-            free_numbers(loadings, nonnegative=nonnegative),
-            free_numbers(scores, nonnegative=nonnegative).T.copy(),
+            unconstrained(loadings, nonnegative=nonnegative),
+            unconstrained(scores, nonnegative=nonnegative).T.copy(),
             to_gaps(np.asarray(learned.quantiles_, dtype=np.float64)),
             to_logits(np.asarray(learned.quantile_weights_, dtype=np.float64)),
         ]

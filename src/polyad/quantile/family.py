@@ -33,8 +33,7 @@ from polyad.quantile.checks import (
     weak_features,
 )
 from polyad.quantile.features import FeatureTable, entry_guard, feature_table, sample_table
-from polyad.quantile.maps import FeatureMaps
-from polyad.quantile.tables import quantile_frame, transform_frame
+from polyad.quantile.maps import FeatureMaps, quantile_frame, transform_frame
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor
 

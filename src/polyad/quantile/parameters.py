@@ -1,4 +1,4 @@
-r"""What a quantile factorization is made of, and how free numbers become it.
+r"""What a quantile factorization is made of, and how unconstrained parameters become it.
 
 Weights :math:`B = \mathrm{softmax}(F)` are positive and sum to one for each feature. Quantiles
 :math:`Q = s + (t - s)\,[0, \mathrm{cumsum}(\mathrm{softmax}(R))]` increase from the lowest entry
@@ -16,14 +16,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from polyad.quantile.features import FeatureTable
+
     Table = NDArray[np.float64]
 
 # Exponents of factors stay where their products and squares do, as float32 numbers too.
 _LARGEST_EXPONENT = 40.0
+# Part of the gaps between empirical quantiles that is the same for all: ties would never part.
+_EVEN = 1e-2
 
 
 class Parameters(NamedTuple):
-    """The free numbers of a factorization, or what belongs to each, such as derivatives.
+    """The unconstrained parameters of a factorization, or what belongs to each, as derivatives.
 
     Attributes
     ----------
@@ -103,7 +107,7 @@ def pull_pinned(parts: Table, low: Table, high: Table, gradient: Table) -> Table
 
 
 def factor(free: Table, *, nonnegative: bool) -> Table:
-    """Return a factor from its free numbers."""
+    """Return a factor from its unconstrained parameters."""
     if not nonnegative:
         return free
     bounded = np.clip(free, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
@@ -112,12 +116,12 @@ def factor(free: Table, *, nonnegative: bool) -> Table:
 
 
 def pull_factor(values: Table, gradient: Table, *, nonnegative: bool) -> Table:
-    """Pull a gradient with respect to a factor back to its free numbers."""
+    """Pull a gradient with respect to a factor back to its unconstrained parameters."""
     return values * gradient if nonnegative else gradient
 
 
-def free_numbers(values: Table, *, nonnegative: bool) -> Table:
-    """Return the free numbers of a factor, as far as they are finite."""
+def unconstrained(values: Table, *, nonnegative: bool) -> Table:
+    """Return the unconstrained parameters of a factor, as far as they are finite."""
     if not nonnegative:
         return np.array(values, dtype=np.float64)
     least = np.exp(-_LARGEST_EXPONENT)
@@ -138,3 +142,17 @@ def to_gaps(quantiles: Table) -> Table:
     total = parts.sum(axis=1, keepdims=True)
     # The quantiles of a constant feature say nothing of its gaps.
     return to_logits(np.where(total > 0.0, parts / np.where(total > 0.0, total, 1.0), 1.0))
+
+
+def empirical_gaps(table: FeatureTable, n_quantiles: int) -> Table:
+    """Return gaps whose quantiles are nearly those of the observed entries of each feature."""
+    levels = np.linspace(0.0, 1.0, n_quantiles)
+    if table.observed is None:
+        quantiles = np.quantile(table.shifted, levels, axis=1).T
+    else:
+        # A feature without any entry has those of its fill.
+        known = table.observed | ~table.observed.any(axis=1, keepdims=True)
+        known_values = np.where(known, table.shifted, np.nan)
+        quantiles = np.nanquantile(known_values, levels, axis=1).T
+    span = quantiles[:, -1:] - quantiles[:, :1]
+    return to_gaps((1.0 - _EVEN) * quantiles + _EVEN * span * levels)

@@ -2,8 +2,8 @@ r"""The scores of samples, with loadings and transforms held.
 
 Problem
     For each sample, minimise :math:`\frac1c \sum_i \Delta(x_i, T_i(u_i \cdot v)) + \frac{\rho}{2}
-    |\tilde v|^2` over the free numbers of ``v``, where ``v`` is their exponential if it must not be
-    negative.
+    |\tilde v|^2` over the unconstrained parameters of ``v``, where ``v`` is their exponential if
+    it must not be negative.
 Update
     Newton steps with Levenberg's damping (``fitting/row_newton``); as transforms are curved,
     Hessians may have negative eigenvalues, whose sizes are taken.
@@ -24,7 +24,7 @@ from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.fitting.row_newton import Rows, RowSource, Rules, minimize_rows
 from polyad.losses import GaussianLoss, Loss, PoissonLoss
-from polyad.quantile.parameters import factor, free_numbers
+from polyad.quantile.parameters import factor, unconstrained
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class HeldModel:
     nonnegative : bool
         Whether scores are exponentials.
     ridge : float
-        The weight of the squares of free numbers, in units of ``unit``.
+        The weight of the squares of unconstrained parameters, in units of ``unit``.
     unit : float
         The mean divergence from constant features.
     """
@@ -99,7 +99,7 @@ def _best(samples: _Samples, held: HeldModel, nearby: Table) -> Table:
     starts = held.known[samples.nearest(nearby)], samples.least_squares()
     ends = []
     for start in starts:
-        free = free_numbers(start, nonnegative=held.nonnegative)
+        free = unconstrained(start, nonnegative=held.nonnegative)
         ends.append(minimize_rows(samples, free, rules))
     (one, low), (other, lower) = ends
     is_better = lower < low - _CLEARLY * np.abs(low)
@@ -126,7 +126,7 @@ class _Samples(RowSource):
         return np.asarray(self.observed.any(axis=0))
 
     def evaluate(self, index: NDArray[Any], a: Table) -> Rows:
-        """Return the objective of some samples at free numbers ``a``, with its derivatives."""
+        """Return the objective of some samples at parameters ``a``, with its derivatives."""
         held, table, k = self.held, self.table, a.shape[1]
         scores = factor(a, nonnegative=held.nonnegative)
         model, slope, bend = held.maps.derivatives(held.loadings @ scores.T)

@@ -1,8 +1,8 @@
 r"""Gradient methods for quantile matrix factorization.
 
 Problem
-    See ``objective`` (QMF) and ``deflation`` (QMFQ): a smooth function without bounds of the free
-    numbers of factors, quantiles and weights.
+    See ``problem`` (QMF) and ``projected.problem`` (QMFQ): a smooth function of the unconstrained
+    parameters of factors, quantiles and weights.
 Update
     Adam with exact gradients, of all features or of one batch of them after another; or
     limited-memory BFGS. The transports start from their potentials of the step before.
@@ -17,14 +17,11 @@ Cost per iteration
 How this differs from Cuturi, Teboul, Niles-Weed and Vert (2020):
 
 1. The transports are solved by Newton steps to an error of 1e-8, not by Sinkhorn iterations to
-1e-2,
-   which makes the gradients exact (their error is that of the transport).
-2. The ridge on the free numbers of the factors is relative to the divergence of a constant model,
-so that
-   the unit of the data does not matter.
+   1e-2, which makes the gradients exact (their error is that of the transport).
+2. The ridge on the parameters of the factors is relative to the divergence of a constant model, so
+   that the unit of the data does not matter.
 3. The second moment of Adam is averaged over a hundred steps, not a thousand, with a larger rate:
-fewer than
-   half of the steps are needed.
+   fewer than half of the steps are needed.
 4. Features that are not in a batch keep their moments, instead of going on with stale ones.
 """
 
@@ -47,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.quantile.features import FeatureTable
-    from polyad.quantile.objective import Evaluation, Index, Solved
+    from polyad.quantile.problem import Evaluation, Index, Solved
 
     Table = NDArray[np.float64]
 

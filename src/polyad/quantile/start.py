@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.quantile.deflation import ProjectedObjective, first_transforms
-from polyad.quantile.parameters import Parameters, random_parameters, to_gaps
-from polyad.quantile.projectors import NMFProjector, SVDProjector
+from polyad.quantile.parameters import Parameters, empirical_gaps, random_parameters
+from polyad.quantile.projected.problem import ProjectedObjective, first_transforms
+from polyad.quantile.projected.projectors import NMFProjector, SVDProjector
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 # entries start from: very negative logarithms hardly move, and are penalised.
 _N_UPDATES = 200
 _LEAST_PART = 0.1
-# Part of the gaps between empirical quantiles that is the same for all: ties would never part.
-_EVEN = 1e-2
 
 
 def normalized_start(
@@ -69,20 +67,6 @@ def normalized(table: FeatureTable, n_quantiles: int, epsilon: float) -> Table:
         return even
     means = (table.shares * even).sum(axis=1, keepdims=True)
     return np.where(table.observed, even, means)
-
-
-def empirical_gaps(table: FeatureTable, n_quantiles: int) -> Table:
-    """Return gaps whose quantiles are nearly those of the observed entries of each feature."""
-    levels = np.linspace(0.0, 1.0, n_quantiles)
-    if table.observed is None:
-        quantiles = np.quantile(table.shifted, levels, axis=1).T
-    else:
-        # A feature without any entry has those of its fill.
-        known = table.observed | ~table.observed.any(axis=1, keepdims=True)
-        known_values = np.where(known, table.shifted, np.nan)
-        quantiles = np.nanquantile(known_values, levels, axis=1).T
-    span = quantiles[:, -1:] - quantiles[:, :1]
-    return to_gaps((1.0 - _EVEN) * quantiles + _EVEN * span * levels)
 
 
 def _logarithms(values: Table) -> Table:

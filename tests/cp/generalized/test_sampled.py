@@ -18,7 +18,7 @@ from polyad.exceptions import Status
 from polyad.fitting import Checkpoint
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.fitting.driver import FitOptions, begin, run
-from polyad.fitting.saved import pack_result, unpack_result
+from polyad.fitting.packing import pack_result, unpack_result
 from polyad.losses import (
     BernoulliLogitLoss,
     BernoulliOddsLoss,

@@ -13,13 +13,6 @@ from polyad.core.threads import thread_limit
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, ModelFileError
-from polyad.quantile.deflation import (
-    ProjectedObjective,
-    Transforms,
-    deflating_quantiles,
-    first_transforms,
-    to_deflating_gaps,
-)
 from polyad.quantile.family import (
     COMMON_CONSTRAINTS,
     POTENTIALS,
@@ -27,11 +20,17 @@ from polyad.quantile.family import (
     QuantileLearned,
 )
 from polyad.quantile.maps import FeatureMaps, learned_maps
-from polyad.quantile.parameters import pinned_quantiles, softmax, to_gaps, to_logits
-from polyad.quantile.projectors import NMFProjector, Projector, SVDProjector
-from polyad.quantile.scores import linear_scores, nonnegative_scores
+from polyad.quantile.parameters import empirical_gaps, pinned_quantiles, softmax, to_gaps, to_logits
+from polyad.quantile.projected.problem import (
+    ProjectedObjective,
+    Transforms,
+    deflating_quantiles,
+    first_transforms,
+    to_deflating_gaps,
+)
+from polyad.quantile.projected.projectors import NMFProjector, Projector, SVDProjector
+from polyad.quantile.projected.scores import linear_scores, nonnegative_scores
 from polyad.quantile.solver import AdamSolver, LBFGSSolver, QuantileSolver
-from polyad.quantile.start import empirical_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,7 +5,6 @@ import pytest
 
 from polyad.quantile.checks import read_divergence
 from polyad.quantile.features import feature_table
-from polyad.quantile.objective import QuantileObjective, Settings
 from polyad.quantile.parameters import (
     Parameters,
     joined,
@@ -16,6 +15,7 @@ from polyad.quantile.parameters import (
     to_gaps,
     to_logits,
 )
+from polyad.quantile.problem import QuantileObjective, Settings
 from tests.quantile.planted import small
 from tests.quantile.twin import qmf_loss
 
@@ -126,7 +126,7 @@ def test_quantiles_reach_exactly_from_the_lowest_to_the_highest():
     assert (np.diff(quantiles, axis=1) >= 0).all()
 
 
-def test_free_numbers_come_back():
+def test_unconstrained_parameters_come_back():
     rng = np.random.default_rng(0)
     logits, gaps = rng.normal(size=(3, 5)), rng.normal(size=(3, 4))
     np.testing.assert_allclose(softmax(to_logits(softmax(logits))), softmax(logits))

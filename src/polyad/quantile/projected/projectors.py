@@ -23,7 +23,7 @@ import numpy as np
 
 from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
-from polyad.quantile.scores import nonnegative_scores, pull_nonnegative_scores
+from polyad.quantile.projected.scores import nonnegative_scores, pull_nonnegative_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

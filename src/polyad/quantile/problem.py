@@ -26,12 +26,12 @@ from polyad.quantile.maps import learned_maps
 from polyad.quantile.parameters import (
     Parameters,
     factor,
-    free_numbers,
     pinned_quantiles,
     pull_factor,
     pull_pinned,
     pull_softmax,
     softmax,
+    unconstrained,
 )
 from polyad.quantile.rows import HeldModel, solve_scores
 from polyad.soft.squash import squash
@@ -67,7 +67,7 @@ class Settings:
     nonnegative : bool
         Whether the factors are exponentials.
     ridge : float
-        The weight of the squares of the free numbers of the factors, without unit.
+        The weight of the squares of the unconstrained parameters of the factors, without unit.
     """
 
     epsilon: float
@@ -185,7 +185,7 @@ class QuantileObjective:
         scores = solve_scores(table, held)
         model = held.maps.values(held.loadings @ scores.T)
         divergence = table.divergence_sum(model, slice(None)) / table.n_observed
-        free = free_numbers(scores, nonnegative=held.nonnegative)
+        free = unconstrained(scores, nonnegative=held.nonnegative)
         if table.observed is not None:
             # A sample without any entry has no score that could be penalised.
             free = free * np.asarray(table.observed.any(axis=0))[:, None]

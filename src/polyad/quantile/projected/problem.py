@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from polyad.core.threads import run_blocks
-from polyad.quantile.objective import TRANSPORT_TOL, Evaluation, inflate, row_blocks
 from polyad.quantile.parameters import pull_softmax, softmax
+from polyad.quantile.problem import TRANSPORT_TOL, Evaluation, inflate, row_blocks
 from polyad.soft.squash import squash
 from polyad.transport.rows import RowTransport
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.quantile.features import FeatureTable
-    from polyad.quantile.projectors import Projection, Projector
+    from polyad.quantile.projected.projectors import Projection, Projector
 
     Table = NDArray[np.float64]
     Index = NDArray[np.int64]
@@ -38,7 +38,7 @@ _LARGEST_EXPONENT = 100.0
 
 
 class Transforms(NamedTuple):
-    """The free numbers of both transforms.
+    """The unconstrained parameters of both transforms.
 
     Attributes
     ----------
