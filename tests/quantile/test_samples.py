@@ -9,7 +9,7 @@ from polyad.quantile.checks import read_divergence
 from polyad.quantile.features import feature_table
 from polyad.quantile.maps import learned_maps
 from polyad.quantile.parameters import factor, pinned_quantiles, softmax
-from polyad.quantile.rows import HeldModel, cross, curvature, solve_scores
+from polyad.quantile.scores import HeldModel, cross, curvature, solve_scores
 from tests.quantile.planted import small
 from tests.quantile.twin import transported
 

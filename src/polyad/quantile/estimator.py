@@ -15,7 +15,7 @@ from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily, QuantileLearned
 from polyad.quantile.parameters import random_parameters, to_gaps, to_logits, unconstrained
 from polyad.quantile.problem import QuantileObjective, Settings
-from polyad.quantile.rows import HeldModel, solve_scores
+from polyad.quantile.scores import HeldModel, solve_scores
 from polyad.quantile.solver import AdamSolver, LBFGSSolver, QuantileSolver
 from polyad.quantile.start import normalized_start
 

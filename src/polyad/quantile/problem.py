@@ -33,7 +33,7 @@ from polyad.quantile.parameters import (
     softmax,
     unconstrained,
 )
-from polyad.quantile.rows import HeldModel, solve_scores
+from polyad.quantile.scores import HeldModel, solve_scores
 from polyad.soft.squash import squash
 from polyad.transport.rows import RowTransport
 
