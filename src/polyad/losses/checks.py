@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     Vector = NDArray[np.float64]
 
 # Entries that a loss is tried on, and out of how many they are taken.
-_TRIED, _SEEN = 32, 1 << 14
+_N_TRIED, _N_SEEN = 32, 1 << 14
 # Golden section: model values all over a range. In it they are the entry times up to this power of
 # two, or as far away as entries are from each other; those without a unit are about as large.
 GOLDEN = 0.6180339887498949
-_POWERS = 2.0
+_MAX_POWER = 2.0
 # Differences are known to this part of them, but not where they overflow; rounding may spoil one.
-_CLOSE, _MOST = 0.02, 0.04
-_SOME, _FEW = 0.5, 0.1
+_TOLERANCE, _WRONG_SHARE = 0.02, 0.04
+_KNOWN_SHARE, _NAN_SHARE = 0.5, 0.1
 # How many times as large as all that were tried model values are far and farther, and the part of
 # the way down to the far ones by which a loss without a least value falls on from there.
-_FAR, _FARTHER = 1e4, 1e8
-_ON = 0.1
+_DISTANCES = 1e4, 1e8
+_FALL_SHARE = 0.1
 # How a function of a user fails that was not made for arrays.
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -108,13 +108,13 @@ def try_loss(loss: Loss, x: Vector, m: Vector, unit: Vector, *, parameter: str =
         rounding = 8.0 * fine * np.maximum(np.abs(up), np.abs(down)) / length
         is_known = np.isfinite(difference) & np.isfinite(slope)
         is_right = [
-            np.abs(one - slope) <= _CLOSE * np.maximum(np.abs(one), np.abs(slope)) + rounding
+            np.abs(one - slope) <= _TOLERANCE * np.maximum(np.abs(one), np.abs(slope)) + rounding
             for one in (difference, left, right)
         ]
         wrong = ~np.any(is_right, axis=0)
     is_nan = np.isnan(value) | np.isnan(slope)
     # Without a bound, some of the model values may be none for this loss.
-    if is_nan.mean() > (0.0 if loss.lower == 0 else _FEW) or is_known.mean() < _SOME:
+    if is_nan.mean() > (0.0 if loss.lower == 0 else _NAN_SHARE) or is_known.mean() < _KNOWN_SHARE:
         first = _first(is_nan if is_nan.any() else ~is_known)
         message = (
             f"value{title} is {float(value[first])}, and its derivative {float(slope[first])}, for "
@@ -123,7 +123,7 @@ def try_loss(loss: Loss, x: Vector, m: Vector, unit: Vector, *, parameter: str =
         )
         raise InvalidInputError(message)
     share = wrong[is_known].mean()
-    if share > _MOST:
+    if share > _WRONG_SHARE:
         first = _first(wrong & is_known)
         message = (
             f"derivative{title} is not the derivative of value(x, m) with respect to m: for "
@@ -171,10 +171,10 @@ def _first(marks: NDArray[np.bool_]) -> tuple[int, ...]:
 def _falls(loss: Loss, x: Vector, m: Vector, sign: float) -> bool:
     """Say whether the mean loss falls and falls, the larger the model values are."""
     largest = sign * np.abs(m).max()
-    points = (m, np.full_like(m, _FAR * largest), np.full_like(m, _FARTHER * largest))
+    far_away = (np.full_like(m, times * largest) for times in _DISTANCES)
     with np.errstate(all="ignore"):
-        near, far, farther = (float(np.mean(loss.value(x, at))) for at in points)
-        return far < near and (farther == -np.inf or far - farther > _ON * (near - far))
+        near, far, farther = (float(np.mean(loss.value(x, at))) for at in (m, *far_away))
+        return far < near and (farther == -np.inf or far - farther > _FALL_SHARE * (near - far))
 
 
 def _points(loss: Loss, stored: Array) -> tuple[Vector, Vector, Vector]:
@@ -186,12 +186,12 @@ def _points(loss: Loss, stored: Array) -> tuple[Vector, Vector, Vector]:
     sizes = np.abs(entries[entries != 0])
     typical = float(np.median(sizes)) if sizes.size else 1.0
     if loss.lower == 0:
-        m = np.where(entries > 0, entries, typical) * 2.0 ** (_POWERS * (2.0 * part - 1.0))
+        m = np.where(entries > 0, entries, typical) * 2.0 ** (_MAX_POWER * (2.0 * part - 1.0))
         return entries, m, m
     spread = float(entries.max() - entries.min()) or typical
     near = entries + spread * (2.0 * part - 1.0)
     # The model may have no unit, as logarithms do not.
-    plain = _POWERS * (2.0 * part - 1.0)
+    plain = _MAX_POWER * (2.0 * part - 1.0)
     unit = np.maximum(np.abs(near), spread)
     x = np.concatenate([entries, entries])
     return x, np.concatenate([near, plain]), np.concatenate([unit, np.ones_like(plain)])
@@ -200,11 +200,11 @@ def _points(loss: Loss, stored: Array) -> tuple[Vector, Vector, Vector]:
 def _some(stored: Array) -> Vector:
     """Return some of the entries, half of them evenly out of all in order, half of the distinct."""
     flat = array_namespace(stored).reshape(stored, (-1,))
-    some: NDArray[Any] = to_numpy(flat[:: max(1, flat.shape[0] // _SEEN)])
+    some: NDArray[Any] = to_numpy(flat[:: max(1, flat.shape[0] // _N_SEEN)])
     known = np.sort(some[~np.isnan(some)]).astype(np.float64)
     # Zeros are often many, and then matter most, while they are but one of the distinct entries.
     parts = [
-        entries[np.linspace(0, entries.size - 1, min(_TRIED // 2, entries.size)).astype(int)]
+        entries[np.linspace(0, entries.size - 1, min(_N_TRIED // 2, entries.size)).astype(int)]
         for entries in (known, np.unique(known))
     ]
     return np.concatenate(parts)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 EPSILON = 1e-10
 #: What is added where the entry is zero. There only powers below one have a slope without bound:
 #: this one is still below that of an entry of size one, so that a zero cannot hold what it needs.
-ZERO = 1e-20
+ZERO_MARGIN = 1e-20
 # The relative step of a central difference: the cube root of the rounding of double precision.
 _STEP = 6e-6
 
@@ -169,7 +169,7 @@ class PositiveLoss(Loss):
         if not self.margin:
             return 1.0 * m
         xp = array_namespace(m)
-        return m + xp.where(x > 0, self.margin * x, xp.full_like(x, ZERO))
+        return m + xp.where(x > 0, self.margin * x, xp.full_like(x, ZERO_MARGIN))
 
 
 class CustomLoss(Loss):

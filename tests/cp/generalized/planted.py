@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.sparse import coo_array
 
-from polyad.cp.generalized.objective import ZerosProblem
+from polyad.cp.generalized.problem import ZerosProblem
 from polyad.tensor.sparse import SparseTensor
 
 

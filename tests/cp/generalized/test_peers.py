@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyad import GeneralizedCP
-from polyad.cp.generalized.objective import build_problem
+from polyad.cp.generalized.problem import build_problem
 from polyad.data.validation import as_tensor_input
 from polyad.losses import BetaDivergenceLoss, HuberLoss, NegativeBinomialLoss
 from polyad.losses.names import read_loss

@@ -6,8 +6,7 @@ from scipy.optimize import minimize
 from scipy.sparse import coo_array
 
 from polyad.cp.generalized import rows as rows_module
-from polyad.cp.generalized import samples
-from polyad.cp.generalized.objective import build_problem
+from polyad.cp.generalized.problem import build_problem
 from polyad.cp.generalized.rows import solve_rows
 from polyad.data.validation import as_tensor_input
 from tests.cp.generalized.examples import LOSS, NAMES, TAKES_ZERO, data_for, factors_for
@@ -76,7 +75,7 @@ def test_samples_do_not_see_each_other(name, monkeypatch):
     part = solve_rows(problem_of(X[3:5], name), others, 0.05)
     np.testing.assert_allclose(part, whole[3:5], atol=1e-9 * scale)
     monkeypatch.setattr(rows_module, "_CHUNK", 90)
-    monkeypatch.setattr(samples, "_PAIRS", 60)
+    monkeypatch.setattr(rows_module, "_PAIRS", 60)
     cut = solve_rows(problem_of(X, name), others, 0.05)
     np.testing.assert_allclose(cut, whole, atol=1e-9 * scale)
 
@@ -88,8 +87,8 @@ def test_sparse_rows_equal_dense_ones(name, monkeypatch):
     stored = coo_array((X[observed], np.nonzero(observed)), shape=SHAPE)
     whole = solve_rows(problem_of(X, name), others, 0.05)
     scale = np.abs(whole).max()
-    for pairs in (samples._PAIRS, 60):
-        monkeypatch.setattr(samples, "_PAIRS", pairs)
+    for pairs in (rows_module._PAIRS, 60):
+        monkeypatch.setattr(rows_module, "_PAIRS", pairs)
         own = solve_rows(problem_of(stored, name, "unobserved"), others, 0.05)
         np.testing.assert_allclose(own, whole, atol=1e-9 * scale)
     if name in TAKES_ZERO:
@@ -105,7 +104,7 @@ def test_chosen_zeros_stand_for_all(name, monkeypatch):
     X, others = data_for(name, shape), factors_for(name, shape)[1:]
     X = np.where(np.random.default_rng(0).random(shape) < 0.05, X, 0.0)
     exact = solve_rows(problem_of(coo_array(X), name), others, 0.05)
-    monkeypatch.setattr(samples, "_CHOSEN_CELLS", 300)
+    monkeypatch.setattr(rows_module, "_CHOSEN_CELLS", 300)
     rough = solve_rows(problem_of(coo_array(X), name), others, 0.05, exact=False)
     again = solve_rows(problem_of(coo_array(X), name), others, 0.05, exact=False)
     assert np.array_equal(rough, again)
@@ -117,12 +116,12 @@ def test_the_choice_of_zeros_has_no_bias(monkeypatch):
     """The mean of many choices is the sum over all cells."""
     loss, others = LOSS["bernoulli-odds"], factors_for("bernoulli-odds", SHAPE)[1:]
     a = np.array([[0.5, 1.0, 2.0]])
-    exact = samples.zero_term(loss, others, exact=True).evaluate(a)
-    monkeypatch.setattr(samples, "_CHOSEN_CELLS", 20)
+    exact = rows_module.zero_term(loss, others, exact=True).evaluate(a)
+    monkeypatch.setattr(rows_module, "_CHOSEN_CELLS", 20)
     values = []
     for seed in range(300):
-        monkeypatch.setattr(samples, "_SEED", seed)
-        values.append(samples.zero_term(loss, others, exact=False).evaluate(a).value[0])
+        monkeypatch.setattr(rows_module, "_SEED", seed)
+        values.append(rows_module.zero_term(loss, others, exact=False).evaluate(a).value[0])
     error = np.std(values) / np.sqrt(len(values))
     assert abs(np.mean(values) - exact.value[0]) < 4 * error
 
@@ -164,9 +163,9 @@ def test_a_better_row_that_is_known_is_kept():
 
 def test_pairs_of_components_are_computed_once_for_all_samples(monkeypatch):
     calls = []
-    pairs = samples.pairs
-    monkeypatch.setattr(samples, "pairs", lambda products: calls.append(1) or pairs(products))
-    basis = samples.Basis(np.random.default_rng(0).random((20, 3)))
+    pairs = rows_module.pairs
+    monkeypatch.setattr(rows_module, "pairs", lambda products: calls.append(1) or pairs(products))
+    basis = rows_module.Basis(np.random.default_rng(0).random((20, 3)))
     for _ in range(5):
         ((_, products, both),) = basis.blocks()
         assert np.array_equal(both, pairs(products))

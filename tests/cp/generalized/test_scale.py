@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import coo_array
 
 from polyad import GeneralizedCP
-from polyad.cp.generalized.objective import build_problem
+from polyad.cp.generalized.problem import build_problem
 from polyad.cp.generalized.rows import solve_rows
 from polyad.cp.generalized.solver import QuasiNewtonCP
 from polyad.data.validation import as_tensor_input

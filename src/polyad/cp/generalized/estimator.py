@@ -14,11 +14,12 @@ from sklearn.utils import check_random_state
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, CPLearned
-from polyad.cp.generalized.objective import ZerosProblem, build_problem
+from polyad.cp.generalized.adam import AdamCP, AdamOptions
+from polyad.cp.generalized.problem import ZerosProblem, build_problem
 from polyad.cp.generalized.rows import solve_rows
-from polyad.cp.generalized.sampled import SampledOptions, SampledSolver
-from polyad.cp.generalized.solver import QuasiNewtonCP, scaled_ridge
+from polyad.cp.generalized.solver import QuasiNewtonCP
 from polyad.cp.generalized.start import random_start
+from polyad.cp.generalized.units import scaled_ridge
 from polyad.cp.problem import FitData
 from polyad.cp.start import given_start, make_start
 from polyad.estimators import saving
@@ -284,7 +285,7 @@ class GeneralizedCP(CPFamily):
             others = [problem.asarray(factor) for factor in self.factors_[1:]]
             rows = problem.asarray(self._rows(problem, self._model()))
             deviance = _deviance(problem, [rows, *others])
-            worst, rounding = problem.constant()[1], problem.rounding()
+            worst, rounding = problem.constant[1], problem.rounding()
         if worst <= rounding:
             return 1.0 if deviance <= rounding else 0.0
         return float(1.0 - deviance / worst)
@@ -337,7 +338,7 @@ class GeneralizedCP(CPFamily):
             )
             raise InvalidInputError(message)
         if isinstance(problem, ZerosProblem) and (self.solver == "adam" or not problem.is_exact):
-            return self._sampled_solver(problem)
+            return self._adam_solver(problem)
         return QuasiNewtonCP(
             problem,
             ridge=float(self.ridge),
@@ -345,18 +346,18 @@ class GeneralizedCP(CPFamily):
             tol=float(self.tol),
         )
 
-    def _sampled_solver(self, problem: ZerosProblem) -> SampledSolver:
+    def _adam_solver(self, problem: ZerosProblem) -> AdamCP:
         seed = self.random_state
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
-        options = SampledOptions(
+        options = AdamOptions(
             batch_size=None if self.batch_size is None else int(self.batch_size),
             learning_rate=float(self.learning_rate),
             epoch_iter=int(self.epoch_iter),
             tol=float(self.tol),
             seed=int(seed),
         )
-        return SampledSolver(
+        return AdamCP(
             problem,
             ridge=float(self.ridge),
             fixed_modes=problem.fixed_modes,
@@ -419,5 +420,5 @@ class GeneralizedCP(CPFamily):
 def _deviance(problem: GeneralizedProblem, factors: list[Array]) -> float:
     """Return the sum of the loss at a model, estimated where it has too many cells."""
     if isinstance(problem, ZerosProblem) and not problem.is_exact:
-        return float(SampledSolver(problem).init(factors).objective)
+        return float(AdamCP(problem).init(factors).objective)
     return problem.evaluate(factors)[0]

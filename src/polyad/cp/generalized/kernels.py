@@ -32,7 +32,7 @@ _S27, _S30, _S31, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(
 _UNIT = 2.0**-53
 
 
-class Cells(NamedTuple):
+class CellList(NamedTuple):
     """Cells of a tensor that are written down."""
 
     coords: NDArray[Any]
@@ -138,7 +138,9 @@ def is_stored(coords: Matrix, table: Matrix, points: Matrix, s: int) -> bool:
 
 
 @kernel
-def draw_listed(cells: Cells, key: np.uint64, points: Matrix, values: NDArray[np.float64]) -> None:
+def draw_listed(
+    cells: CellList, key: np.uint64, points: Matrix, values: NDArray[np.float64]
+) -> None:
     """Draw cells from a list, one from each of equal parts of it.
 
     The parts are real intervals: with n cells in q parts, part s is from s n / q to (s + 1) n / q,
@@ -158,7 +160,7 @@ def draw_listed(cells: Cells, key: np.uint64, points: Matrix, values: NDArray[np
 
 @kernel
 def draw_unstored(
-    cells: Cells,
+    cells: CellList,
     table: Matrix,
     shape: NDArray[np.int64],
     key: np.uint64,

@@ -1,52 +1,106 @@
-"""The data of a generalized fit: what is accepted, in which unit, and the sums of a loss over it.
+r"""The data of a generalized fit, and the sum of a loss over it with its gradients.
 
 Four kinds share the interface of :class:`GeneralizedProblem`: dense NumPy data, with or without a
 mask, in tiles; dense data of other namespaces; sparse data of which only the stored entries were
 observed; and sparse data whose other entries are zeros.
 
-Data of a loss that has a unit is divided by a power of two close to its mean size if that is far
-from one, which is exact; the loss follows (``Loss.divided``). ``exponent`` remembers it, and
-``unit`` is what a sum of the loss has to be multiplied by.
+With :math:`D = f'(X, M)`, zero where nothing was observed, the gradient in the factor of a mode is
+the MTTKRP of :math:`D` (Hong, Kolda and Duersch 2020, theorem 3). Dense data is worked through in
+tiles (see ``tiles``); all modes share two products per tile. The derivatives of sparse data are
+sparse, at the coordinates of its entries.
+
+If the entries that sparse data does not store are zeros, the sum is that of the zeros over all
+cells, plus a correction at each stored entry. The first part has a closed form for the Gaussian
+loss, :math:`\tfrac12 \|M\|^2`, and for the Poisson loss, :math:`\sum m`; otherwise it is computed
+cell by cell in tiles, which is for small tensors.
+
+Data of a loss that has a unit is divided by a power of two (see ``units``). ``exponent`` remembers
+it, and ``unit`` is what a sum of the loss has to be multiplied by.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device, is_numpy_array
 from scipy.sparse import coo_array
 
 from polyad.core.arrays import Array, to_numpy
+from polyad.cp.generalized.tiles import TiledMatrix
+from polyad.cp.generalized.units import find_exponent
 from polyad.cp.problem import FitData
 from polyad.fitting.quasi_newton import QuasiNewton
+from polyad.losses import GaussianLoss, PoissonLoss
+from polyad.losses.checks import check_domain, check_loss
+from polyad.losses.loss import ZERO_MARGIN, Loss
 from polyad.tensor.dense import DenseTensor
+from polyad.tensor.products import (
+    cheapest_cut,
+    contract_columns,
+    gram_product,
+    khatri_rao,
+    kruskal_to_dense,
+)
+from polyad.tensor.sparse import SparseTensor, canonicalize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from polyad.losses import Loss
-    from polyad.tensor.sparse import SparseTensor
+    from polyad.data.validation import Missing, TensorInput
 
     Matrix = NDArray[np.float64]
 
-# Mean sizes of the data, as powers of two, for which EPSILON is small enough as it is.
-_COMFORTABLE = 10
+# Cells of a sparse tensor that are visited one by one in each evaluation.
+MAX_CELLS = 20_000_000
 _CONSTANT_STEPS = 100
 # The part of a sum that is rounding, and the loss of an entry that is as good as none.
 _ROUNDING = 1e-12
-_ALIKE = 1e-9
+_NEGLIGIBLE_LOSS = 1e-9
+
+
+def build_problem(
+    given: TensorInput, missing: Missing, loss: Loss, exponent: int | None = None
+) -> GeneralizedProblem:
+    """Check validated data against a loss, and bring it to the form of a fit.
+
+    NaN in dense data is missing. ``exponent`` is the power of two to divide by; by default the data
+    decides.
+    """
+    zeros = missing == "zero"
+    if isinstance(given.data, coo_array):
+        # Entries at the same place are summed first: it is their sum that the loss must accept.
+        given = replace(given, data=canonicalize(given.data))
+    check_domain(given, loss, zeros=zeros)
+    data = given.data
+    check_loss(loss, data.data if isinstance(data, coo_array) else data)
+    if exponent is None:
+        exponent = find_exponent(data, loss, zeros=zeros)
+    loss = loss.divided(2.0**exponent)
+    if isinstance(data, coo_array):
+        return (ZerosProblem if zeros else ObservedProblem)(SparseTensor(data), loss, exponent)
+    xp = array_namespace(data)
+    unknown = xp.isnan(data)
+    observed = None
+    if bool(xp.any(unknown)):
+        observed = ~unknown
+        # Any number that the loss accepts: it does not count.
+        flat = xp.reshape(data, (-1,))
+        known = flat[int(xp.argmax(xp.astype(xp.reshape(observed, (-1,)), xp.uint8)))]
+        data = xp.where(observed, data, known)
+    kind = DenseProblem if is_numpy_array(data) else ArrayProblem
+    return kind(data, observed, loss, exponent)
 
 
 class GeneralizedProblem(FitData, ABC):
-    """Data, as a loss sees it, which is for data divided by two to the ``exponent``.
-
-    Dense data is kept in its unit, sparse data as the loss sees it.
-    """
+    """Data, as a loss sees it, which is the loss of data that was divided by its unit."""
 
     #: The number of observed entries, and their mean.
     n_observed: int
@@ -92,8 +146,9 @@ class GeneralizedProblem(FitData, ABC):
         """Bring an array to the namespace, device and number type of the data."""
         return super().asarray(array)
 
+    @cached_property
     def constant(self) -> tuple[float, float]:
-        """Return the best model value for all entries together, and the sum of the loss there."""
+        """The best model value for all entries together, and the sum of the loss there."""
         loss = self.loss
         best = loss.constant(self.mean)
         if best is None:
@@ -113,12 +168,12 @@ class GeneralizedProblem(FitData, ABC):
         It is a tiny part of the sum at a constant that is clearly wrong, half of the best one, in
         the unit that the loss itself has.
         """
-        best, sum_there = self.constant()
+        best, sum_there = self.constant
         if self.is_zero:
-            return abs(sum_there) + _ALIKE * self.n_observed
+            return abs(sum_there) + _NEGLIGIBLE_LOSS * self.n_observed
         if not math.isfinite(best):
             # Certain data, such as all ones: what is left of the loss falls forever.
-            return _ALIKE * self.n_observed
+            return _NEGLIGIBLE_LOSS * self.n_observed
         return _ROUNDING * (abs(self.offset) + abs(self.evaluate_constant(0.5 * best)[0]))
 
     def _at_constant(self, point: Matrix) -> tuple[float, Matrix]:
@@ -137,15 +192,227 @@ class GeneralizedProblem(FitData, ABC):
         ]
 
 
-def find_exponent(data: Any, loss: Loss, *, zeros: bool) -> int:
-    """Return the power of two to divide data by, or zero if it has no unit or a good one."""
-    if loss.degree is None:
-        return 0
-    stored = data.data if isinstance(data, coo_array) else data
-    xp = array_namespace(stored)
-    known = ~xp.isnan(stored)
-    n_known = int(xp.sum(xp.astype(known, xp.int64)))
-    total = float(xp.sum(xp.where(known, xp.abs(stored), xp.zeros_like(stored)), dtype=xp.float64))
-    cells = math.prod(data.shape) if zeros and isinstance(data, coo_array) else n_known
-    exponent = math.frexp(total / cells)[1] if total > 0 else 0
-    return exponent if abs(exponent) > _COMFORTABLE else 0
+class DenseProblem(GeneralizedProblem):
+    """Dense NumPy data, with numbers that the loss accepts where nothing was observed.
+
+    It is divided by two to the power ``exponent`` tile by tile.
+    """
+
+    tensor: DenseTensor
+
+    def __init__(
+        self,
+        array: NDArray[Any],
+        observed: NDArray[np.bool_] | None,
+        loss: Loss,
+        exponent: int,
+    ) -> None:
+        super().__init__(DenseTensor(array), loss, exponent)
+        self.norm_squared *= 4.0**-exponent
+        self.observed = observed
+        # An array in Fortran order is read as its transpose in C order.
+        is_mirrored = array.flags.f_contiguous and not array.flags.c_contiguous
+        self._order = list(range(array.ndim))[:: -1 if is_mirrored else 1]
+        own = np.transpose(array, self._order)
+        self._cut = cheapest_cut(own.shape)
+        self.cells = TiledMatrix(
+            (prod(own.shape[: self._cut]), prod(own.shape[self._cut :])),
+            own,
+            2.0**-exponent,
+            None if observed is None else np.transpose(observed, self._order),
+        )
+        self.n_observed = array.size if observed is None else int(np.count_nonzero(observed))
+        self.mean = self.cells.sum(lambda x: x) / max(self.n_observed, 1)
+        self.offset = self.cells.sum(loss.offset)
+
+    def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
+        """Return the sum of the loss and its gradients."""
+        sides = _split([factors[k] for k in self._order], self._cut)
+        sums = self.cells.evaluate(self.loss, *map(khatri_rao, sides))
+        parts = [*_contracted(sums.left, sides[0]), *_contracted(sums.right, sides[1])]
+        gradients = [parts[self._order.index(k)] for k in range(len(parts))]
+        return sums.value + self.offset, gradients
+
+    def evaluate_constant(self, m: float) -> tuple[float, float]:
+        """Return the sum of the loss and its derivative at a constant model."""
+        value = self.cells.sum(lambda x: self.loss.value(x, np.full_like(x, m)))
+        return value, self.cells.sum(lambda x: self.loss.derivative(x, np.full_like(x, m)))
+
+    def observed_slices(self, mode: int) -> NDArray[np.bool_] | None:
+        """Say of each slice whether it has observations."""
+        return _observed_slices(self.observed, mode)
+
+
+class ArrayProblem(GeneralizedProblem):
+    """Dense data of another namespace, such as torch, which computes the sums where it is."""
+
+    tensor: DenseTensor
+
+    def __init__(self, array: Array, observed: Array | None, loss: Loss, exponent: int) -> None:
+        super().__init__(DenseTensor(array), loss, exponent)
+        self.norm_squared *= 4.0**-exponent
+        xp = array_namespace(array)
+        self.observed = observed
+        self._data = xp.astype(array, xp.float64) * 2.0**-exponent
+        self.n_observed = prod(self.shape)
+        if observed is not None:
+            self.n_observed = int(xp.sum(xp.astype(observed, xp.int64)))
+        self.mean = self._sum(self._data) / max(self.n_observed, 1)
+        self.offset = self._sum(loss.offset(self._data))
+
+    def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
+        """Return the sum of the loss and its gradients."""
+        xp = array_namespace(self._data)
+        own = [xp.asarray(factor, device=device(self._data)) for factor in factors]
+        value, slope = self.loss.evaluate(self._data, kruskal_to_dense(None, own))
+        if self.observed is not None:
+            slope = xp.where(self.observed, slope, xp.zeros_like(slope))
+        slopes = DenseTensor(slope)
+        gradients = [to_numpy(slopes.mttkrp(own, mode)) for mode in range(len(own))]
+        return self._sum(value) + self.offset, gradients
+
+    def evaluate_constant(self, m: float) -> tuple[float, float]:
+        """Return the sum of the loss and its derivative at a constant model."""
+        model = array_namespace(self._data).full_like(self._data, m)
+        value = self._sum(self.loss.value(self._data, model))
+        return value, self._sum(self.loss.derivative(self._data, model))
+
+    def observed_slices(self, mode: int) -> NDArray[np.bool_] | None:
+        """Say of each slice whether it has observations."""
+        return _observed_slices(None if self.observed is None else to_numpy(self.observed), mode)
+
+    def _sum(self, values: Array) -> float:
+        xp = array_namespace(values)
+        if self.observed is not None:
+            values = xp.where(self.observed, values, xp.zeros_like(values))
+        return float(xp.sum(values))
+
+
+class ObservedProblem(GeneralizedProblem):
+    """Sparse data of which only the stored entries were observed, stored zeros too."""
+
+    tensor: SparseTensor
+
+    def __init__(self, tensor: SparseTensor, loss: Loss, exponent: int) -> None:
+        dtype = tensor.dtype
+        if exponent or dtype != np.float64:
+            tensor = SparseTensor(tensor.to_coo().astype(np.float64) * 2.0**-exponent)
+        super().__init__(tensor, loss, exponent)
+        self.dtype = dtype
+        self.n_observed = tensor.nnz
+        values = tensor.values
+        self.mean = float(np.sum(values)) / max(1, self.n_observed)
+        self.offset = float(np.sum(loss.offset(values)))
+
+    def result(self, array: Matrix) -> Array:
+        """Bring an array to the number type of the data."""
+        return array.astype(self.dtype)
+
+    def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
+        """Return the sum of the loss and its gradients."""
+        with np.errstate(all="ignore"):  # what is not finite shows in the sum
+            model = self.tensor.values_of(factors)
+            value, slope = self.loss.evaluate(self.tensor.values, model)
+        slopes = self.tensor.with_values(slope)
+        gradients = [slopes.mttkrp(factors, mode) for mode in range(len(factors))]
+        return float(np.sum(value)) + self.offset, gradients
+
+    def evaluate_constant(self, m: float) -> tuple[float, float]:
+        """Return the sum of the loss and its derivative at a constant model."""
+        values = self.tensor.values
+        model = np.full_like(values, m)
+        slope = float(np.sum(self.loss.derivative(values, model)))
+        return float(np.sum(self.loss.value(values, model))), slope
+
+    def observed_slices(self, mode: int) -> NDArray[np.bool_] | None:
+        """Say of each slice whether it has observations."""
+        seen: NDArray[np.bool_] = np.zeros(self.shape[mode], bool)
+        seen[self.tensor.coords[mode]] = True
+        return None if seen.all() else seen
+
+
+class ZerosProblem(ObservedProblem):
+    """Sparse data whose entries that are not stored are zeros, which the loss must accept."""
+
+    def __init__(self, tensor: SparseTensor, loss: Loss, exponent: int) -> None:
+        super().__init__(tensor, loss, exponent)
+        n_cells = prod(self.shape)
+        self.has_closed_form = isinstance(loss, GaussianLoss | PoissonLoss)
+        self.is_exact = self.has_closed_form or n_cells <= MAX_CELLS
+        self.mean *= self.n_observed / n_cells
+        self.n_zeros = n_cells - tensor.nnz
+        self.n_observed = n_cells
+        self.offset += self.n_zeros * float(loss.offset(np.zeros(1))[0])
+        self._nothing = np.zeros_like(self.tensor.values)
+
+    def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
+        """Return the sum of the loss and its gradients: zeros everywhere, and corrections."""
+        total, parts = self._of_zeros(factors)
+        with np.errstate(all="ignore"):  # what is not finite shows in the sum
+            model = self.tensor.values_of(factors)
+            value, slope = self.loss.evaluate(self.tensor.values, model)
+            of_zero = self.loss.evaluate(self._nothing, model)
+            total += float(np.sum(value - of_zero[0]))
+            slopes = self.tensor.with_values(slope - of_zero[1])
+        gradients = [part + slopes.mttkrp(factors, mode) for mode, part in enumerate(parts)]
+        return total + self.offset, gradients
+
+    def evaluate_constant(self, m: float) -> tuple[float, float]:
+        """Return the sum of the loss and its derivative at a constant model."""
+        value, slope = super().evaluate_constant(m)
+        zero, model = np.zeros(1), np.full(1, m)
+        return (
+            value + self.n_zeros * float(self.loss.value(zero, model)[0]),
+            slope + self.n_zeros * float(self.loss.derivative(zero, model)[0]),
+        )
+
+    def observed_slices(self, mode: int) -> NDArray[np.bool_] | None:
+        """Return None: every entry is known."""
+        return None
+
+    def _of_zeros(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
+        """Return the sum of the loss of zeros over all cells, and its gradients."""
+        modes = range(len(factors))
+        if isinstance(self.loss, GaussianLoss):
+            square = 0.5 * float(np.sum(gram_product(factors)))
+            return square, [factors[mode] @ gram_product(factors, mode) for mode in modes]
+        if isinstance(self.loss, PoissonLoss):
+            sums = [factor.sum(axis=0) for factor in factors]
+            total = float(np.prod(sums, axis=0).sum()) + ZERO_MARGIN * self.n_observed
+            others = [np.prod([sums[k] for k in modes if k != mode], axis=0) for mode in modes]
+            return total, [
+                np.broadcast_to(other, factor.shape)
+                for other, factor in zip(others, factors, strict=True)
+            ]
+        cut = cheapest_cut(self.shape)
+        sides = _split(factors, cut)
+        cells = TiledMatrix((prod(self.shape[:cut]), prod(self.shape[cut:])))
+        sums_of_cells = cells.evaluate(self.loss, *map(khatri_rao, sides))
+        return sums_of_cells.value, [
+            *_contracted(sums_of_cells.left, sides[0]),
+            *_contracted(sums_of_cells.right, sides[1]),
+        ]
+
+
+def _split(factors: Sequence[Matrix], cut: int) -> tuple[Sequence[Matrix], Sequence[Matrix]]:
+    return factors[:cut], factors[cut:]
+
+
+def _contracted(sums: Matrix, factors: Sequence[Matrix]) -> list[Matrix]:
+    """Turn derivatives in a Khatri-Rao product into those in each of its factors."""
+    if len(factors) == 1:
+        return [sums]
+    shape = (sums.shape[1], *(factor.shape[0] for factor in factors))
+    partial = np.ascontiguousarray(sums.T).reshape(shape)
+    return [
+        np.ascontiguousarray(contract_columns(partial, factors, k, k + 1).T)
+        for k in range(len(factors))
+    ]
+
+
+def _observed_slices(observed: NDArray[np.bool_] | None, mode: int) -> NDArray[np.bool_] | None:
+    if observed is None:
+        return None
+    others = tuple(k for k in range(observed.ndim) if k != mode)
+    seen: NDArray[np.bool_] = np.asarray(observed.any(axis=others))
+    return None if seen.all() else seen

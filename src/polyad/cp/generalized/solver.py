@@ -6,8 +6,8 @@ Problem
     factors not negative where the loss has that bound.
 Update
     One step of limited-memory BFGS with lower bounds (``fitting.quasi_newton``) on the vector of
-    all free factors, with exact gradients (``objective``). Rows of data over many decades have
-    units of their own (``sizes``).
+    all free factors, with exact gradients (``problem``). Rows of data over many decades have
+    units of their own (``units``).
 Stopping
     The driver's: relative change of the objective, or an objective at the rounding level. An
     iteration that lowers the objective by less than the tolerance is made of several steps.
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from polyad.cp.generalized.rows import solve_rows
-from polyad.cp.generalized.sizes import slice_exponents
+from polyad.cp.generalized.units import scaled_ridge, slice_exponents
 from polyad.cp.solver import FactorSolver, balance
 from polyad.fitting.quasi_newton import QuasiNewton, QuasiNewtonState
 
@@ -66,9 +66,9 @@ class GeneralizedState:
 
 
 class QuasiNewtonCP(FactorSolver[GeneralizedState]):
-    """Generalized CP by limited-memory BFGS; the ridge is in the unit of the data.
+    """Generalized CP by limited-memory BFGS.
 
-    ``tol`` is the tolerance of the driver, which an iteration tries to exceed.
+    The ridge is in the unit of the data; an iteration tries to exceed the tolerance of the driver.
     """
 
     name: ClassVar[str] = "GeneralizedCP"
@@ -88,10 +88,10 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         self.free_modes = [k for k in range(len(problem.shape)) if k not in fixed_modes]
         self.fixed_modes = frozenset(fixed_modes)
         self.ridge = scaled_ridge(problem, ridge, len(self.free_modes))
-        scale = abs(problem.constant()[1]) + abs(problem.offset)
+        scale = abs(problem.constant[1]) + abs(problem.offset)
         self.floor = _ROUNDING * scale * problem.unit
         self.least = problem.loss.least
-        # Rows with these units are curved alike: see ``sizes``.
+        # Rows with these units are curved alike: see ``units``.
         bend = 1.0 - 0.5 * (1.0 if problem.loss.degree is None else problem.loss.degree)
         self._units = [np.exp2(bend * own)[:, None] for own in slice_exponents(problem)]
 
@@ -196,13 +196,3 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
             result[k] = point[first : first + size].reshape(factors[k].shape) * self._units[k]
             first += size
         return result
-
-
-def scaled_ridge(problem: GeneralizedProblem, ridge: float, n_free: int) -> float:
-    """Return a ridge for factors of data that was divided by its unit.
-
-    If the data was divided by s, each of n free factors is by ``s^(1/n)`` and the objective by
-    ``s^p``, where p is the degree of the loss.
-    """
-    degree = problem.loss.degree or 0.0
-    return float(ridge * 2.0 ** (problem.exponent * (2.0 / n_free - degree)))

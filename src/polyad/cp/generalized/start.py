@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyad.core.arrays import to_numpy
-from polyad.cp.generalized.sizes import slice_exponents
+from polyad.cp.generalized.units import slice_exponents
 from polyad.losses import HuberLoss
 from polyad.tensor.products import gram_product
 from polyad.tensor.sparse import SparseTensor
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float64]
 
 # The size of model values on a scale that has no unit, such as logarithms of odds.
-_TYPICAL = 1.0
+_TYPICAL_SIZE = 1.0
 # Odds, or the like, of data that is all at one end.
-_CERTAIN = 10.0
+_CERTAIN_LEVEL = 10.0
 # How far the component that carries the level of the data is from being constant.
 _SPREAD = 0.1
 # Data whose root mean square is this many times its median has outliers.
-_OUTLYING = 10.0
-# Enough entries to tell a median from.
-_MANY_ENTRIES = 1 << 20
+_OUTLIER_RATIO = 10.0
+# Entries that a median is taken of.
+_MAX_ENTRIES = 1 << 20
 
 
 def random_start(problem: GeneralizedProblem, n_components: int, seed: int) -> list[Matrix]:
@@ -40,12 +40,12 @@ def random_start(problem: GeneralizedProblem, n_components: int, seed: int) -> l
     factors = [generator.standard_normal((size, n_components)) for size in problem.shape]
     if problem.loss.degree is not None:
         return _scaled(factors, _typical_size(problem))
-    level = problem.constant()[0]
-    level = level if math.isfinite(level) else math.copysign(_CERTAIN, level)
+    level = problem.constant[0]
+    level = level if math.isfinite(level) else math.copysign(_CERTAIN_LEVEL, level)
     # A loss of one's own may have a unit that nobody knows, which small data then shows.
     size = math.sqrt(problem.norm_squared / problem.n_observed)
-    factors = _scaled(factors, min(_TYPICAL, abs(level) + min(0.1, size)))
-    if abs(level) > _TYPICAL:
+    factors = _scaled(factors, min(_TYPICAL_SIZE, abs(level) + min(0.1, size)))
+    if abs(level) > _TYPICAL_SIZE:
         _put_level(factors, level, generator)
     return factors
 
@@ -62,7 +62,7 @@ def _typical_size(problem: GeneralizedProblem) -> float:
     share = entries.size / problem.n_observed if isinstance(problem.tensor, SparseTensor) else 1.0
     middle = float(np.median(entries)) * math.sqrt(share)
     # A start as large as the outliers would be lost: what it has to give up is nothing to them.
-    return middle if size > _OUTLYING * middle else size
+    return middle if size > _OUTLIER_RATIO * middle else size
 
 
 def _some_entries(problem: GeneralizedProblem) -> Matrix:
@@ -70,7 +70,7 @@ def _some_entries(problem: GeneralizedProblem) -> Matrix:
     if isinstance(problem.tensor, SparseTensor):
         return problem.tensor.values
     array, observed = problem.tensor.array, getattr(problem, "observed", None)
-    step = math.ceil(math.prod(problem.shape) / _MANY_ENTRIES)
+    step = math.ceil(math.prod(problem.shape) / _MAX_ENTRIES)
     part = to_numpy(array[::step, ...]) * 2.0**-problem.exponent
     return part.ravel() if observed is None else part[to_numpy(observed[::step, ...])]
 
@@ -84,10 +84,10 @@ def _positive(
         generator.uniform(0.1, 1.0, (size, n_components)) * np.exp2(exponents)[:, None]
         for size, exponents in zip(problem.shape, slice_exponents(problem), strict=True)
     ]
-    level = problem.constant()[0]
-    level = level if math.isfinite(level) else _CERTAIN
+    level = problem.constant[0]
+    level = level if math.isfinite(level) else _CERTAIN_LEVEL
     if level == 0 and not problem.is_zero:
-        level = _TYPICAL
+        level = _TYPICAL_SIZE
     mean = float(np.prod([factor.mean(axis=0) for factor in factors], axis=0).sum())
     return [factor * (level / mean) ** (1.0 / len(factors)) for factor in factors]
 

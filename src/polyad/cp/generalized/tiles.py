@@ -36,11 +36,11 @@ _TILE_COLUMNS = 256
 # Cells of a block: enough work to hide what it costs to start, little enough to share.
 _BLOCK = 1 << 18
 # Blocks that a matrix is cut into if it is large enough, for up to that many threads.
-_MOST_BLOCKS = 64
+_MAX_BLOCKS = 64
 
 
 @dataclass(frozen=True)
-class CellSums:
+class TileSums:
     """The sum of a loss over all cells, without offsets, and its derivatives in both sides."""
 
     value: float
@@ -49,11 +49,12 @@ class CellSums:
 
 
 @dataclass(frozen=True)
-class Cells:
-    """The data of a matrix of cells; zeros if there is none.
+class TiledMatrix:
+    """The data of a matrix of cells.
 
-    ``scale`` multiplies the entries. Those that are not ``observed`` do not count, but the loss
-    must accept them.
+    The entries, times ``scale``, have any shape that flattens to that of the matrix, and are zeros
+    if there are none. Where they are not observed, they do not count, but must be accepted by the
+    loss.
     """
 
     shape: tuple[int, int]
@@ -80,7 +81,7 @@ class Cells:
     def blocks(self) -> tuple[list[slice], list[slice]]:
         """Cut the rows and the columns such that blocks are of about equal size."""
         n_rows, n_columns = self.shape
-        size = max(_BLOCK, n_rows * n_columns // _MOST_BLOCKS)
+        size = max(_BLOCK, n_rows * n_columns // _MAX_BLOCKS)
         # Sums over rows are held once for each group of columns, and the other way round.
         width = min(n_columns, max(_TILE_COLUMNS, ceil(size**0.5), ceil(size / n_rows)))
         height = min(n_rows, max(1, ceil(size / width)))
@@ -103,8 +104,8 @@ class Cells:
         run_blocks(work, np.ndindex(*sums.shape))
         return fsum(sums.ravel())
 
-    def evaluate(self, loss: Loss, left: Matrix, right: Matrix) -> CellSums:
-        """Return a loss, without its ``offset``, and its derivatives at ``left @ right.T``."""
+    def evaluate(self, loss: Loss, left: Matrix, right: Matrix) -> TileSums:
+        """Return the sum of a loss, without offsets, and its derivatives at ``left @ right.T``."""
         row_groups, column_groups = self.blocks()
         n_components = left.shape[1]
         sums = np.zeros((len(row_groups), len(column_groups)))
@@ -124,7 +125,7 @@ class Cells:
         run_blocks(work, np.ndindex(*sums.shape))
         # fsum refuses to add infinities of both signs.
         total = fsum(sums.ravel()) if np.isfinite(sums).all() else math.nan
-        return CellSums(total, of_left.sum(axis=0), of_right.sum(axis=0))
+        return TileSums(total, of_left.sum(axis=0), of_right.sum(axis=0))
 
     def _tile_of(
         self, loss: Loss, place: tuple[slice, slice], left: Matrix, right: Matrix

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from polyad import GeneralizedCP
 from polyad.core.threads import thread_limit
-from polyad.cp.generalized.sampled import SampledOptions, SampledSolver
+from polyad.cp.generalized.adam import AdamCP, AdamOptions
 from polyad.exceptions import Status
 from polyad.fitting import Checkpoint
 from polyad.fitting.archive import read_archive, write_archive
@@ -40,11 +40,11 @@ from tests.cp.generalized.planted import (
 
 
 def solver_of(tensor, loss, *, ridge=0.0, fixed_modes=(), **options):
-    return SampledSolver(
+    return AdamCP(
         problem_of(tensor, loss),
         ridge=ridge,
         fixed_modes=fixed_modes,
-        options=SampledOptions(**options),
+        options=AdamOptions(**options),
     )
 
 

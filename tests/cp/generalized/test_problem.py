@@ -5,9 +5,10 @@ import pytest
 import torch
 from scipy.sparse import coo_array
 
+from polyad import GeneralizedCP
 from polyad.core.threads import thread_limit
-from polyad.cp.generalized import cells
-from polyad.cp.generalized.objective import ZerosProblem, build_problem
+from polyad.cp.generalized import tiles
+from polyad.cp.generalized.problem import DenseProblem, ZerosProblem, build_problem
 from polyad.data.validation import as_tensor_input
 from polyad.losses.names import read_loss
 from tests.cp.generalized.examples import LOSS, NAMES, TAKES_ZERO, data_for, factors_for, twin
@@ -85,10 +86,10 @@ def test_many_tiles_and_threads(name, shape):
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5000), (77, 1), (513, 257), (70_000, 3)])
 def test_tiles_cover_every_cell_once(shape):
     seen = np.zeros(shape, int)
-    rows, columns = cells.Cells(shape).blocks()
+    rows, columns = tiles.TiledMatrix(shape).blocks()
     for tall in rows:
         for wide in columns:
-            for tile in cells.tiles(tall, wide):
+            for tile in tiles.tiles(tall, wide):
                 seen[tile] += 1
     assert (seen == 1).all()
 
@@ -123,7 +124,7 @@ def test_best_constant(name):
     if name in TAKES_ZERO:
         problems.append(problem_of(coo_array(X), name))
     for problem in problems:
-        m, value = problem.constant()
+        m, value = problem.constant
         assert value == pytest.approx(np.sum(LOSS[name].value(X, np.full_like(X, m))))
         for other in (m + 0.01, m - 0.01):
             assert np.sum(LOSS[name].value(X, np.full_like(X, other))) > value
@@ -131,9 +132,9 @@ def test_best_constant(name):
 
 def test_constants_at_one_end():
     ones = problem_of(np.ones((3, 4)), "bernoulli-odds")
-    assert ones.constant() == (np.inf, 0.0)
+    assert ones.constant == (np.inf, 0.0)
     zeros = problem_of(np.zeros((3, 4)), "bernoulli-logit")
-    assert zeros.constant() == (-np.inf, 0.0)
+    assert zeros.constant == (-np.inf, 0.0)
     assert not zeros.is_zero
     assert problem_of(np.zeros((3, 4)), "bernoulli-odds").is_zero
 
@@ -157,3 +158,15 @@ def test_slices_without_observations():
     problem = problem_of(X, "poisson")
     assert problem.unobserved_slices() == [(0, 2), (2, 3)]
     assert problem.observed_slices(1) is None
+
+
+def test_the_best_constant_is_found_once_for_a_fit(monkeypatch):
+    passes, plain = [], DenseProblem.evaluate_constant
+
+    def counted(self, m):
+        passes.append(m)
+        return plain(self, m)
+
+    monkeypatch.setattr(DenseProblem, "evaluate_constant", counted)
+    GeneralizedCP(1, loss="poisson", n_init=3, max_iter=2, tol=1.0).fit(data_for("poisson"))
+    assert len(passes) == 1

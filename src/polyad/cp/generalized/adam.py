@@ -4,9 +4,9 @@ Problem
     Minimise :math:`\sum f(x, m) + \tfrac{\lambda}{2} (\|A\|^2 + \|B\|^2 + \dots)` over all cells
     of a sparse tensor, of which those that are not stored are zeros. They are too many to visit.
 Update
-    Adam with gradients over random cells (see ``sampling``), corrected by what is known of all
-    cells without a sample (see ``tangent``), and projected onto the lower bound of the loss.
-    A step is an epoch of many such updates, kept if it lowers the objective.
+    Adam with gradients over random cells (see ``random_cells``), corrected by what is known of all
+    cells without a sample (the control variate there), and projected onto the lower bound of
+    the loss. A step is an epoch of many such updates, kept if it lowers the objective.
 Objective
     Estimated, without bias, from one sample that is drawn at the start and kept, so that it
     is the same function of the factors all along. Its standard error is in the history.
@@ -40,16 +40,17 @@ from polyad.core.blocks import cut_into
 from polyad.core.threads import run_blocks
 from polyad.cp.generalized import kernels
 from polyad.cp.generalized.kernels import Sample, Terms
-from polyad.cp.generalized.rows import solve_rows
-from polyad.cp.generalized.sampling import Sampler, Strata
-from polyad.cp.generalized.solver import scaled_ridge
-from polyad.cp.generalized.tangent import (
+from polyad.cp.generalized.random_cells import (
+    Sampler,
+    Strata,
     Tangent,
     known_gradient,
     model_sum,
     sum_over_all,
     tangent_at,
 )
+from polyad.cp.generalized.rows import solve_rows
+from polyad.cp.generalized.units import scaled_ridge
 from polyad.cp.solver import FactorSolver, balance
 from polyad.fitting.adam import Adam, Moments, Rule, adam_entries
 
@@ -59,35 +60,35 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.core.arrays import Array
-    from polyad.cp.generalized.objective import ZerosProblem
+    from polyad.cp.generalized.problem import ZerosProblem
 
     Matrix = NDArray[np.float64]
 
 _ADAM = Adam(0.9, 0.9)
 # What the rate is multiplied by after an epoch that failed, and how often.
-_SMALLER = 0.3
-_MOST_FAILURES = 4
+_RATE_DECAY = 0.3
+_MAX_FAILURES = 4
 # An epoch that lowers the objective by less than this part of it is not worth its time.
-_WORTHWHILE = 1e-4
+_MIN_GAIN = 1e-4
 # By default an update draws this many cells, and some for each row of the factors that has any.
-_LEAST_SAMPLES = 1 << 14
-_SAMPLES_PER_ROW = 4
+_MIN_BATCH = 1 << 14
+_CELLS_PER_ROW = 4
 # Cells of the sample that the objective is estimated from: all stored ones if they are not more.
 _STORED_OF_OBJECTIVE = 1 << 19
 _UNSTORED_OF_OBJECTIVE = 1 << 18
 # The least part of a sample that either kind of cell has.
-_LEAST_SHARE = 1 / 16
+_MIN_SHARE = 1 / 16
 # Cells of one block: long against handing it to a thread.
 _BLOCK = 1 << 13
 # Bytes of the samples that are drawn ahead, and the most of them.
-_DRAWN_BYTES = 1 << 25
-_DRAWN_MOST = 32
+_AHEAD_BYTES = 1 << 25
+_MAX_AHEAD = 32
 # What samples are for: different purposes, different cells.
 _GRADIENT, _OBJECTIVE = 0, 1
 
 
 @dataclass(frozen=True)
-class SampledState:
+class AdamState:
     """Factors, the memory of Adam, and everything that the next epoch depends on."""
 
     factors: list[Array]
@@ -112,7 +113,7 @@ class SampledState:
 
 
 @dataclass(frozen=True)
-class SampledOptions:
+class AdamOptions:
     """How a sampled fit goes.
 
     Parameters
@@ -138,8 +139,8 @@ class SampledOptions:
     seed: int = 0
 
 
-class SampledSolver(FactorSolver[SampledState]):
-    """Generalized CP of sparse data by stochastic gradients; the ridge has the data's unit."""
+class AdamCP(FactorSolver[AdamState]):
+    """Generalized CP of sparse data by stochastic gradients; the ridge is in its unit."""
 
     name: ClassVar[str] = "GeneralizedCP"
     promises_descent: ClassVar[bool] = True
@@ -152,7 +153,7 @@ class SampledSolver(FactorSolver[SampledState]):
         *,
         ridge: float = 0.0,
         fixed_modes: Collection[int] = (),
-        options: SampledOptions | None = None,
+        options: AdamOptions | None = None,
     ) -> None:
         self.problem = problem
         self.loss = problem.loss
@@ -160,15 +161,15 @@ class SampledSolver(FactorSolver[SampledState]):
         self.free_modes = [k for k in range(len(problem.shape)) if k not in fixed_modes]
         self.fixed_modes = frozenset(fixed_modes)
         self.ridge = scaled_ridge(problem, ridge, len(self.free_modes))
-        self.options = options or SampledOptions()
+        self.options = options or AdamOptions()
         rows = min(sum(problem.shape), problem.tensor.nnz)
-        default = max(_LEAST_SAMPLES, _SAMPLES_PER_ROW * rows)
+        default = max(_MIN_BATCH, _CELLS_PER_ROW * rows)
         self.batch_size = self.options.batch_size or default
         listed = max(self.batch_size, _UNSTORED_OF_OBJECTIVE)
         self.strata = Strata(problem.tensor, listed)
         self._judges: dict[int, tuple[Sampler, Sample]] = {}
 
-    def init(self, factors: Sequence[Array]) -> SampledState:
+    def init(self, factors: Sequence[Array]) -> AdamState:
         """Return the state of given factors."""
         own = [np.array(factor, np.float64) for factor in factors]
         for mode in self.free_modes:
@@ -176,7 +177,7 @@ class SampledSolver(FactorSolver[SampledState]):
         own = balance(own, self.free_modes)
         cells = float(self.strata.n_stored + self.strata.n_unstored)
         tangent = tangent_at(self.loss, model_sum(own) / cells)
-        state = SampledState(
+        state = AdamState(
             factors=own,
             first=[np.zeros_like(factor) for factor in own],
             second=[np.zeros_like(factor) for factor in own],
@@ -193,27 +194,27 @@ class SampledSolver(FactorSolver[SampledState]):
         )
         return self._judged(state)
 
-    def step(self, state: SampledState) -> SampledState:
+    def step(self, state: AdamState) -> AdamState:
         """Return the state after an epoch, or after several if the first of them fail."""
         begun = state.objective
         while True:
-            least = state.failures >= _MOST_FAILURES
+            least = state.failures >= _MAX_FAILURES
             state = self._chosen(state, self._epoch(state))
             if least or begun - state.objective > self.options.tol * abs(begun):
                 return state
 
-    def objective(self, state: SampledState) -> float:
+    def objective(self, state: AdamState) -> float:
         """Return the estimated sum of the loss over all cells, plus half the ridge term."""
         return self.problem.unit * state.objective
 
-    def diagnostics(self, state: SampledState) -> Mapping[str, float]:
+    def diagnostics(self, state: AdamState) -> Mapping[str, float]:
         """Return the standard error of the objective and the learning rate."""
         return {
             "standard_error": self.problem.unit * state.standard_error,
             "learning_rate": state.rate,
         }
 
-    def finish(self, state: SampledState) -> SampledState:
+    def finish(self, state: AdamState) -> AdamState:
         """Return the state with the samples at their minimum, judged by the same cells."""
         if 0 not in self.free_modes:
             return state
@@ -226,11 +227,11 @@ class SampledSolver(FactorSolver[SampledState]):
         )
         return self._judged(replace(state, factors=[rows, *state.factors[1:]]))
 
-    def factors(self, state: SampledState) -> list[Array]:
+    def factors(self, state: AdamState) -> list[Array]:
         """Return the factors in the type of the data."""
         return [self.problem.result(factor) for factor in state.factors]
 
-    def adopt(self, state: SampledState) -> SampledState:
+    def adopt(self, state: AdamState) -> AdamState:
         """Bring the arrays of a checkpoint to the layout that kernels need."""
         return replace(
             state,
@@ -239,17 +240,17 @@ class SampledSolver(FactorSolver[SampledState]):
             second=[np.ascontiguousarray(array, np.float64) for array in state.second],
         )
 
-    def _chosen(self, before: SampledState, after: SampledState) -> SampledState:
+    def _chosen(self, before: AdamState, after: AdamState) -> AdamState:
         """Return the better of the states before and after an epoch, with the rate that follows."""
         # NaN is not better.
         gain = before.objective - after.objective
         kept = after if gain > 0 else replace(before, drawn=after.drawn)
-        worthwhile = max(_WORTHWHILE, self.options.tol) * abs(before.objective)
-        if gain > worthwhile or before.failures >= _MOST_FAILURES:
+        worthwhile = max(_MIN_GAIN, self.options.tol) * abs(before.objective)
+        if gain > worthwhile or before.failures >= _MAX_FAILURES:
             return kept
-        return replace(kept, rate=_SMALLER * before.rate, failures=before.failures + 1)
+        return replace(kept, rate=_RATE_DECAY * before.rate, failures=before.failures + 1)
 
-    def _judged(self, state: SampledState) -> SampledState:
+    def _judged(self, state: AdamState) -> AdamState:
         """Return a state with its objective and what else the sample for it says."""
         if state.seed not in self._judges:
             sampler = Sampler(self.strata, _STORED_OF_OBJECTIVE, _UNSTORED_OF_OBJECTIVE, _OBJECTIVE)
@@ -284,11 +285,11 @@ class SampledSolver(FactorSolver[SampledState]):
         n_stored = max(1, self.batch_size - n_unstored)
         return Sampler(strata, n_stored, n_unstored, _GRADIENT)
 
-    def _epoch(self, state: SampledState) -> SampledState:
+    def _epoch(self, state: AdamState) -> AdamState:
         """Return the state after some updates at the rate of the state."""
         sampler = self._sampler(state.unstored_share)
         run = _Run(self, state, sampler)
-        ahead = sampler.how_many(_DRAWN_BYTES, _DRAWN_MOST)
+        ahead = sampler.how_many(_AHEAD_BYTES, _MAX_AHEAD)
         last = state.drawn + self.options.epoch_iter
         with np.errstate(all="ignore"):
             for first in range(state.drawn, last, ahead):
@@ -310,7 +311,7 @@ class SampledSolver(FactorSolver[SampledState]):
 class _Run:
     """The arrays of an epoch while it runs."""
 
-    def __init__(self, solver: SampledSolver, state: SampledState, sampler: Sampler) -> None:
+    def __init__(self, solver: AdamCP, state: AdamState, sampler: Sampler) -> None:
         self.loss, self.ridge = solver.loss, solver.ridge
         self.tangent = Tangent(*state.tangent)
         self.sampler = sampler
@@ -375,7 +376,7 @@ def _share(sampler: Sampler, slopes: Matrix) -> float:
     stored = float(np.sum(weighted[: sampler.n_stored]))
     unstored = float(np.sum(weighted[sampler.n_stored :]))
     share = unstored / (stored + unstored) if stored + unstored > 0 else 0.5
-    return min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE) if np.isfinite(share) else 0.5
+    return min(max(share, _MIN_SHARE), 1 - _MIN_SHARE) if np.isfinite(share) else 0.5
 
 
 def _sizes(factors: Sequence[Matrix]) -> list[float]:

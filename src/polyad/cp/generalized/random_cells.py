@@ -1,4 +1,4 @@
-"""Random cells of a sparse tensor, by which a sum over all of its cells is estimated.
+r"""Random cells of a sparse tensor, by which a sum over all of its cells is estimated.
 
 Stratified sampling (Kolda and Hong 2020, section 4): the stored cells are one stratum, all others,
 which are zero, are another. From each a fixed number of cells is drawn uniformly and weighted by
@@ -13,48 +13,54 @@ How this differs from the paper:
 2. A cell of the second stratum that turns out to be stored is looked up in a hash table and drawn
    again. The semi-stratified scheme saves the lookup by correcting the stored cells. Its variance
    is the same if few cells are stored and higher otherwise, and with the control variate (see
-   ``tangent``) so few zeros are drawn that the lookup hardly counts.
+   below) so few zeros are drawn that the lookup hardly counts.
 3. If the second stratum is the smaller one, its cells are listed and drawn like the stored ones,
    so that the search for a cell never is long.
+
+Control variate. Nearly all cells of a sparse tensor are zeros, and there the loss is
+:math:`f(0, m)`, a smooth function of the model value alone. Its parabola at a typical model value,
+:math:`g(m) = \alpha m + \tfrac{\beta}{2} m^2` up to a constant, has a sum over all cells that is
+known exactly, from sums over the columns of the factors:
+
+.. math:: \sum m = \sum_r \prod_k \sum_i a^{(k)}_{ir}, \qquad
+    \sum m^2 = \sum_{r,s} \prod_k (A_k^\top A_k)_{rs}.
+
+A sample then only has to estimate the sum of :math:`f(x, m) - g(m)`. The estimate stays unbiased,
+whatever the coefficients, and its variance falls by orders of magnitude: for the Poisson loss and
+for squares the zeros have no error at all.
 """
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from polyad.core.threads import run_blocks
 from polyad.cp.generalized import kernels
-from polyad.cp.generalized.kernels import Cells, Sample
+from polyad.cp.generalized.kernels import CellList, Known, Sample
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from polyad.losses import Loss
     from polyad.tensor.sparse import SparseTensor
+
+    Matrix = NDArray[np.float64]
 
 _BITS = (1 << 64) - 1
 
 
 class Strata:
-    """The stored and the unstored cells of a sparse tensor.
+    """The stored cells of a sparse tensor, stored zeros too, and the unstored ones.
 
-    Parameters
-    ----------
-    tensor : SparseTensor
-        The data. Zeros that are stored belong to the stored cells.
-    listed : int
-        Tensors of at most so many cells have those that are not stored listed, so that a sample
-        can be the whole tensor. So have tensors of which more than half is stored.
-
-    Attributes
-    ----------
-    offsets : ndarray of shape (n_modes + 1,)
-        Where the rows of each mode begin in the stack of all factors.
-    n_stored, n_unstored : int
-        The sizes of the strata, as exact integers.
+    Tensors of at most ``listed`` cells have the unstored ones listed, so that a sample can be the
+    whole tensor; so have tensors of which more than half is stored. ``offsets`` say where the rows
+    of each mode begin in the stack of all factors.
     """
 
     def __init__(self, tensor: SparseTensor, listed: int = 0) -> None:
@@ -64,11 +70,11 @@ class Strata:
         #: The type of a row of the stack; unsigned, which kernels index faster by.
         self.row_type = np.dtype(np.uint32 if self.n_rows <= np.iinfo(np.uint32).max else np.uint64)
         coords = np.stack(tensor.coords, axis=1).astype(self.row_type)
-        self.stored = Cells(coords, tensor.values.astype(np.float64))
+        self.stored = CellList(coords, tensor.values.astype(np.float64))
         self.n_stored = tensor.nnz
         n_cells = math.prod(tensor.shape)
         self.n_unstored = n_cells - tensor.nnz
-        self.unstored: Cells | None = None
+        self.unstored: CellList | None = None
         # Zero is an empty place of the table, p + 1 stands for cell p.
         counts = np.uint32 if tensor.nnz < np.iinfo(np.uint32).max else np.uint64
         self.table = np.zeros(1, counts)
@@ -79,32 +85,19 @@ class Strata:
             self.table = np.zeros(1 << (2 * tensor.nnz + 1).bit_length(), counts)
             kernels.fill_table(coords, self.table)
 
-    def _list_unstored(self, tensor: SparseTensor) -> Cells:
+    def _list_unstored(self, tensor: SparseTensor) -> CellList:
         free = np.ones(tensor.shape, bool)
         free[tensor.coords] = False
         coords = np.argwhere(free).astype(self.row_type)
-        return Cells(coords, np.zeros(len(coords)))
+        return CellList(coords, np.zeros(len(coords)))
 
 
 class Sampler:
-    """Draws samples of one size.
+    """Draws samples of one size, so many cells from each stratum, or all that it has.
 
-    Parameters
-    ----------
-    strata : Strata
-        What to draw from.
-    n_stored, n_unstored : int
-        How many cells to draw from each stratum, positive; a stratum that has no more is taken as
-        a whole.
-    purpose : int
-        Samplers of different purposes draw different numbers from the same seed.
-
-    Attributes
-    ----------
-    weights : ndarray of shape (n_cells,)
-        The number of cells that each cell of a sample stands for.
-    exact : bool
-        Whether a sample is the whole tensor, so that all samples are the same.
+    Samplers of different purposes draw different numbers from the same seed. ``weights`` are the
+    numbers of cells that each cell of a sample stands for; ``exact`` says that a sample is the
+    whole tensor, so that all samples are the same.
     """
 
     def __init__(self, strata: Strata, n_stored: int, n_unstored: int, purpose: int) -> None:
@@ -124,7 +117,7 @@ class Sampler:
         self.weights[self.n_stored :] = strata.n_unstored / max(1, self.n_unstored)
 
     def draw(self, seed: int, counter: int) -> Sample:
-        """Return the sample that belongs to a seed and a counter, which are not negative."""
+        """Return the sample that belongs to a seed and a counter."""
         sample = self._empty()
         self._fill(seed, counter, sample)
         return sample
@@ -197,3 +190,74 @@ def _key(seed: int, counter: int, stream: int) -> np.uint64:
         key = int(kernels.mix(np.uint64((key + word) & _BITS)))
         key = (key + 0x9E3779B97F4A7C15) & _BITS
     return np.uint64(key)
+
+
+class Tangent(NamedTuple):
+    """The coefficients of ``linear * m + square / 2 * m**2``."""
+
+    linear: float
+    square: float
+
+    def value(self, m: NDArray[Any]) -> NDArray[Any]:
+        """Return the parabola at model values."""
+        return m * (self.linear + (0.5 * self.square) * m)
+
+    def slope(self, m: NDArray[Any]) -> NDArray[Any] | float:
+        """Return its derivative."""
+        return self.linear + self.square * m if self.square else self.linear
+
+
+def tangent_at(loss: Loss, m: float) -> Tangent:
+    """Return the parabola that touches the loss of a zero at a typical model value."""
+    zero, point = np.zeros(1), np.array([m])
+    with np.errstate(all="ignore"):
+        slope = float(loss.derivative(zero, point)[0])
+        bend = float(loss.curvature(zero, point)[0])
+    if not math.isfinite(slope):
+        return Tangent(0.0, 0.0)
+    # A parabola that bends down is wrong by more than the straight line for large model values.
+    # Differences of derivatives leave a bend of rounding where there is none.
+    if not (math.isfinite(bend) and bend * max(abs(m), 1e-300) > 1e-6 * abs(slope)):
+        bend = 0.0
+    return Tangent(slope - bend * m, bend)
+
+
+def sum_over_all(tangent: Tangent, factors: Sequence[Matrix]) -> float:
+    """Return the sum of the parabola over all cells of a model."""
+    total = 0.0
+    if tangent.linear:
+        total += tangent.linear * model_sum(factors)
+    if tangent.square:
+        grams = [factor.T @ factor for factor in factors]
+        total += 0.5 * tangent.square * float(np.sum(np.prod(grams, axis=0)))
+    return total
+
+
+def model_sum(factors: Sequence[Matrix]) -> float:
+    """Return the sum of a model over all cells."""
+    return float(np.sum(np.prod([factor.sum(axis=0) for factor in factors], axis=0)))
+
+
+def known_gradient(tangent: Tangent, factors: Sequence[Matrix], ridge: float) -> Known:
+    """Return the gradient of the parabola's sum over all cells, and of a ridge, for each mode."""
+    n_modes, rank = len(factors), factors[0].shape[1]
+    sums = np.array([factor.sum(axis=0) for factor in factors])
+    linear = tangent.linear * _products_of_others(sums)
+    if not (tangent.square or ridge):
+        return Known(linear, np.zeros((n_modes, 0, 0)))
+    square = np.zeros((n_modes, rank, rank))
+    if tangent.square:
+        grams = np.array([factor.T @ factor for factor in factors])
+        square = tangent.square * _products_of_others(grams)
+    square += ridge * np.eye(rank)
+    return Known(linear, square)
+
+
+def _products_of_others(arrays: Matrix) -> Matrix:
+    """Return, for each of some arrays, the product of the others; none is divided by."""
+    result = np.ones_like(arrays)
+    for k in range(len(arrays)):
+        for other in range(len(arrays)):
+            if other != k:
+                result[k] *= arrays[other]
+    return result

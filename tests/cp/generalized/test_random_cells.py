@@ -10,8 +10,9 @@ from scipy.sparse import coo_array
 
 from polyad.core.threads import thread_limit
 from polyad.cp.generalized import kernels
-from polyad.cp.generalized.sampling import Sampler, Strata
-from polyad.cp.generalized.tangent import (
+from polyad.cp.generalized.random_cells import (
+    Sampler,
+    Strata,
     Tangent,
     known_gradient,
     sum_over_all,
