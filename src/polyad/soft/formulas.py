@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.blocks import as_slices, cut
 from polyad.exceptions import InvalidInputError
 from polyad.soft.arguments import (
     Layout,
@@ -179,8 +180,7 @@ def evaluate_quantile(
     targets = np.broadcast_to(np.maximum(targets, 0.0), (d, k, 3)).reshape(d * k, 3)
     # Every level of every row is a problem of its own. They are solved in parts, as a row is
     # repeated for each of them, and solutions are kept as potentials.
-    step = max(1, _CHUNK_SIZE // n)
-    parts = [slice(first, min(first + step, d * k)) for first in range(0, d * k, step)]
+    parts = as_slices(cut(d * k, max(1, _CHUNK_SIZE // n)))
     centre = middles(values)
 
     def solve(part: slice, known: Table | None) -> tuple[Index, Table, SoftPlan]:

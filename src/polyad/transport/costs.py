@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.blocks import as_slices, cut
 from polyad.data.mode_matrices import read_square, symmetric
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 # Beyond this, numbers in units of epsilon have no digits left to tell plans apart.
 _LARGEST = 1e12
 # Numbers of the product of two sparse matrices that are held at a time: 32 MiB.
-_BLOCK = 1 << 22
+_BLOCK_SIZE = 1 << 22
 _RULE = "A cost is symmetric, finite, not negative, and zero on the diagonal."
 
 
@@ -331,9 +332,7 @@ def _one_minus_cosine(slices: csr_array[Any, Any]) -> NDArray[np.float64]:
     norms = np.sqrt(np.asarray(slices.multiply(slices).sum(axis=1)).ravel())
     slices.data /= np.repeat(np.where(norms > 0, norms, 1.0), lengths)
     cost = np.empty((n, n))
-    step = max(1, _BLOCK // n)
-    for first in range(0, n, step):
-        rows = slice(first, first + step)
+    for rows in as_slices(cut(n, max(1, _BLOCK_SIZE // n))):
         cost[rows] = 1.0 - (slices[rows] @ slices.T).toarray()
     np.clip(cost, 0.0, 1.0, out=cost)
     np.fill_diagonal(cost, 0.0)

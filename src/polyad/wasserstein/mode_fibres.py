@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.blocks import Blocks, cut
 from polyad.tensor.fibres import sorting_order
 from polyad.tensor.kernels import find_fibres
 from polyad.transport.fibres import SparseFibres
@@ -34,7 +35,7 @@ class ModeFibres:
     #: (n_modes, n_fibres): the coordinates of the fibres in each mode; zeros in their own.
     coords: NDArray[np.int64]
     #: Consecutive fibres that are worked on at a time, and the nonzeros of each block.
-    blocks: tuple[tuple[int, int], ...]
+    blocks: Blocks
     nonzeros: tuple[SparseFibres, ...]
 
     @property
@@ -62,8 +63,7 @@ def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> ModeFibres:
     starting = np.take(coords, first, axis=1).astype(np.int64)
     starting[mode] = 0
     length = tensor.shape[mode]
-    step = max(1, _BLOCK_SIZE // length)
-    blocks = tuple((k, min(k + step, n_fibres)) for k in range(0, n_fibres, step))
+    blocks = cut(n_fibres, max(1, _BLOCK_SIZE // length))
     rows = coords[mode].astype(np.int64)
     nonzeros = []
     for start, stop in blocks:

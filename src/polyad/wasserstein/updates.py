@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.blocks import cut
 from polyad.core.threads import run_blocks
 from polyad.wasserstein.kernels import (
     add_fibre_ratios,
@@ -207,8 +208,7 @@ def _sum_of_parts(
     part: Callable[[int, int], NDArray[np.float64]], length: int, step: int
 ) -> NDArray[np.float64]:
     """Sum ``part(start, stop)`` over a range that is cut by its length alone."""
-    size = max(step, -(-length // _MAX_PARTS))
-    cuts = [(k, min(k + size, length)) for k in range(0, length, size)] or [(0, 0)]
+    cuts = cut(length, max(step, -(-length // _MAX_PARTS))) or [(0, 0)]
     results: list[Any] = [None] * len(cuts)
 
     def fill(number: int, start: int, stop: int) -> None:

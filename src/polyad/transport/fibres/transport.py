@@ -17,12 +17,12 @@ nonzeros. :meth:`FibreTransport.sinkhorn` makes the published steps, for compari
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.core.blocks import Blocks, cut_by_work
 from polyad.core.threads import run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.transport.costs import check_range, validate_cost
@@ -294,7 +294,7 @@ class FibreTransport:
         fibres: SparseFibres,
         xhat: NDArray[Any],
         log_v: NDArray[np.float64],
-        pieces: list[tuple[int, int]],
+        pieces: Blocks,
     ) -> FibreSolution:
         """Run a kernel, with its tolerance and its budget, on each piece."""
         (kernel, tol, budget), n = method, fibres.n_fibres
@@ -341,12 +341,7 @@ class FibreTransport:
         return np.require(dense, requirements=("C", "A", "W"))
 
 
-def _cut(offsets: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
-    """Cut the fibres into blocks of like work, whatever the number of threads."""
+def _cut(offsets: NDArray[np.int64], size: int) -> Blocks:
+    """Cut the fibres into blocks of like work."""
     lengths = np.diff(offsets)
-    done = np.cumsum((lengths * lengths + 8 * lengths + 16) * size)
-    if done.size == 0:
-        return []
-    inside = np.searchsorted(done, np.arange(_BLOCK_WORK, done[-1], _BLOCK_WORK)) + 1
-    edges = np.unique([0, *inside, lengths.size]).tolist()
-    return list(pairwise(edges))
+    return cut_by_work((lengths * lengths + 8 * lengths + 16) * size, _BLOCK_WORK)

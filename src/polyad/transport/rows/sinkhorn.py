@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.core.blocks import Blocks, cut
 from polyad.core.threads import run_blocks
 from polyad.transport.rows.costs import read_table
 from polyad.transport.rows.transport import Gradients
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from polyad.transport.rows.transport import RowTransport
@@ -93,10 +92,9 @@ class SinkhornPlan:
         run_blocks(pull, self._blocks())
         return out
 
-    def _blocks(self) -> Iterator[tuple[int, int]]:
+    def _blocks(self) -> Blocks:
         (d, n), m = self.transport.rows.x.shape, self.transport.rows.y.shape[1]
-        step = max(1, _BLOCK_SIZE // (n * m))
-        return ((first, min(first + step, d)) for first in range(0, d, step))
+        return cut(d, max(1, _BLOCK_SIZE // (n * m)))
 
 
 class _Unrolled:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.core.blocks import Blocks, cut
 from polyad.core.threads import run_blocks
 from polyad.transport.rows.adjoint import pull_block
 from polyad.transport.rows.blocks import Rows, average_block, extend_block, solve_block
@@ -37,8 +38,6 @@ from polyad.transport.rows.newton import Task
 from polyad.transport.rows.quadrature import count_nodes, reduce_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from polyad.transport.rows.costs import Cost
@@ -330,11 +329,10 @@ class RowTransport:
         costs, slopes = (np.ascontiguousarray(table.transpose(0, 2, 1)) for table in both)
         return costs, slopes
 
-    def _blocks(self) -> Iterator[tuple[int, int]]:
+    def _blocks(self) -> Blocks:
         """Cut the rows into blocks, by their size alone."""
         (d, n), m = self.rows.x.shape, self.rows.y.shape[1]
-        step = int(np.clip(_BLOCK_SIZE // (n * m), _MIN_ROWS, _MAX_ROWS))
-        return ((first, min(first + step, d)) for first in range(0, d, step))
+        return cut(d, int(np.clip(_BLOCK_SIZE // (n * m), _MIN_ROWS, _MAX_ROWS)))
 
 
 def without_traces(a: Table, b: Table) -> Table:
