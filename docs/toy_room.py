@@ -56,7 +56,7 @@ class RidgeState:
 class GradientSteps(Solver[RidgeState]):
     """Solve for the samples, then take a step for each other mode, columns of length one."""
 
-    name: ClassVar[str] = "RidgeCP"
+    name = "RidgeCP"
 
     def __init__(self, problem: RidgeProblem) -> None:
         self.problem = problem

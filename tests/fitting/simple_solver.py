@@ -16,7 +16,7 @@ class Point:
 class Halving(Solver[Point]):
     """Halves a vector at each step: objective |x|², which falls by a factor of four."""
 
-    name: ClassVar[str] = "Halving"
+    name = "Halving"
 
     def step(self, state: Point) -> Point:
         return Point(state.position / 2)
@@ -31,7 +31,7 @@ class Halving(Solver[Point]):
 class Scripted(Solver[Point]):
     """Runs through a given list of objectives."""
 
-    name: ClassVar[str] = "Scripted"
+    name = "Scripted"
 
     def __init__(
         self, values: list[float], *, floor: float = 0.0, least: float = 0.0, scale: float = 0.0

@@ -18,7 +18,7 @@ class Falling(Solver[Point]):
     The final step sets position 1 to position 2, so that a start decides what comes of it.
     """
 
-    name: ClassVar[str] = "Falling"
+    name = "Falling"
     floor: float = 0.0
 
     def step(self, state):

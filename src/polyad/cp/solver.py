@@ -126,7 +126,7 @@ class LeastSquaresSolver(FactorSolver[ALSState]):
 class AlternatingLeastSquares(LeastSquaresSolver):
     """CP by alternating least squares; ``ridge`` weighs the squared factors."""
 
-    name: ClassVar[str] = "CP"
+    name = "CP"
 
     def __init__(
         self, problem: Problem, *, ridge: float = 0.0, fixed_modes: Collection[int] = ()

@@ -42,7 +42,7 @@ class Solver(ABC, Generic[S]):
     """
 
     #: Shown by the progress bar and in errors.
-    name: ClassVar[str]
+    name: str
     #: Whether the objective never rises; the driver then stops as soon as it does.
     promises_descent: ClassVar[bool] = True
     #: Objectives that differ by less than this differ by rounding only.

@@ -92,18 +92,16 @@ class Objective(Protocol):
         ...
 
 
-def without_unit(objective: Objective) -> float:
-    """Return a power of two, times which gradients have squares that are floats, for any data.
-
-    Such a factor changes no digit.
-    """
-    return float(2.0 ** -np.round(np.log2(objective.unit)))
-
-
 class QuantileSolver(Solver[S]):
     """A solver whose state has parameters and the potentials of their transports."""
 
-    objective_function: Objective
+    def __init__(self, objective: Objective, name: str) -> None:
+        self.objective_function = objective
+        self.name = name
+        self.floor = _ROUNDING * objective.unit
+        # Times this, gradients have squares that are floats, for any data. A power of two changes
+        # no digit.
+        self.factor = float(2.0 ** -np.round(np.log2(objective.unit)))
 
     @abstractmethod
     def init(self, parameters: Sequence[Table], seed: int) -> S:
@@ -164,10 +162,7 @@ class AdamSolver(QuantileSolver[AdamState]):
         learning_rate: float,
         batch_size: int | None = None,
     ) -> None:
-        self.objective_function = objective
-        self.floor = _ROUNDING * objective.unit
-        self.factor = without_unit(objective)
-        self.name = name  # type: ignore[misc]
+        super().__init__(objective, name)
         self.learning_rate = learning_rate
         whole = batch_size is None or batch_size >= objective.n_features
         self.batch_size = None if whole else batch_size
@@ -285,24 +280,10 @@ class LBFGSState:
 
 
 class LBFGSSolver(QuantileSolver[LBFGSState]):
-    """Limited-memory BFGS on all features.
-
-    Parameters
-    ----------
-    objective : Objective
-        What to minimise.
-    name : str
-        Of the method.
-    """
+    """Limited-memory BFGS on all features."""
 
     promises_descent: ClassVar[bool] = True
     patience: ClassVar[int] = 5
-
-    def __init__(self, objective: Objective, name: str) -> None:
-        self.objective_function = objective
-        self.floor = _ROUNDING * objective.unit
-        self.factor = without_unit(objective)
-        self.name = name  # type: ignore[misc]
 
     def init(self, parameters: Sequence[Table], seed: int) -> LBFGSState:
         """Return the state of some parameters; there are no batches to order."""

@@ -66,7 +66,7 @@ class WassersteinState:
 class WassersteinFactorization(FactorSolver[WassersteinState]):
     """SWIFT with exact transports, each followed by ``inner_iter`` sweeps over the factors."""
 
-    name: ClassVar[str] = "WassersteinCP"
+    name = "WassersteinCP"
     promises_descent: ClassVar[bool] = True
     # The entropy of a transport may be below zero, and with it the objective.
     least = -np.inf

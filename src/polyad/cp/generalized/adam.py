@@ -142,7 +142,7 @@ class AdamOptions:
 class AdamCP(FactorSolver[AdamState]):
     """Generalized CP of sparse data by stochastic gradients; the ridge is in its unit."""
 
-    name: ClassVar[str] = "GeneralizedCP"
+    name = "GeneralizedCP"
     promises_descent: ClassVar[bool] = True
 
     problem: ZerosProblem

@@ -71,7 +71,7 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
     The ridge is in the unit of the data; an iteration tries to exceed the tolerance of the driver.
     """
 
-    name: ClassVar[str] = "GeneralizedCP"
+    name = "GeneralizedCP"
     promises_descent: ClassVar[bool] = True
     problem: GeneralizedProblem
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from array_api_compat import array_namespace
 
@@ -46,7 +46,7 @@ _DEAD = 1e-100
 class NonnegativeLeastSquares(LeastSquaresSolver):
     """CP with nonnegative factors; the penalties are one number per mode."""
 
-    name: ClassVar[str] = "NonnegativeCP"
+    name = "NonnegativeCP"
 
     def __init__(
         self,

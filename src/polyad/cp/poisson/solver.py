@@ -75,7 +75,7 @@ class PoissonState:
 class AlternatingPoissonRegression(FactorSolver[PoissonState]):
     """CP of counts by alternating Poisson regression."""
 
-    name: ClassVar[str] = "PoissonCP"
+    name = "PoissonCP"
     promises_descent: ClassVar[bool] = True
     problem: CountProblem
 

@@ -26,7 +26,7 @@ the squared data, and is quadratic in each factor: a ridge per component for the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class SimilarityLeastSquares(NonnegativeLeastSquares):
     """Nonnegative CP with similarities."""
 
-    name: ClassVar[str] = "SimilarityCP"
+    name = "SimilarityCP"
 
     def __init__(self, problem: Problem, smoothness: Smoothness, **options: Any) -> None:
         super().__init__(problem, **options)

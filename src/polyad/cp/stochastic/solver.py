@@ -175,7 +175,7 @@ class Averaged(LeastSquares):
 class StochasticALS(FactorSolver[SweepState]):
     """CP by mini-batches."""
 
-    name: ClassVar[str] = "StochasticCP"
+    name = "StochasticCP"
     promises_descent: ClassVar[bool] = False
     measures_start: ClassVar[bool] = False
     patience: ClassVar[int] = 3

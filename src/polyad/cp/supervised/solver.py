@@ -72,7 +72,7 @@ class SupervisedState:
 class SupervisedLeastSquares(FactorSolver[SupervisedState]):
     """Nonnegative CP with a label term; the ridge acts on the samples, which cannot be fixed."""
 
-    name: ClassVar[str] = "SupervisedCP"
+    name = "SupervisedCP"
     promises_descent: ClassVar[bool] = True
     problem: Problem
 
