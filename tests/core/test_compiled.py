@@ -5,7 +5,9 @@ What a kernel computes does not depend on which others a process has compiled or
 
 import importlib.util
 import multiprocessing
+import sys
 import time
+import types
 
 import numpy as np
 
@@ -92,3 +94,17 @@ def test_a_kernel_has_its_own_copies_of_what_it_calls(tmp_path):
     ]
     assert any("called" in copy.name for copy in copies)
     assert {copy.linkage.name for copy in copies} == {"internal"}
+
+
+def test_versions_for_types_that_are_no_more_are_compiled_again(tmp_path, monkeypatch):
+    """As after an update that renames the type of an argument."""
+    module = types.ModuleType("polyad_before")
+    module.Old = type("Old", (tuple,), {"__module__": "polyad_before"})
+    monkeypatch.setitem(sys.modules, "polyad_before", module)
+    file = _SharedCacheFile(**attributes(tmp_path))
+    file.save(module.Old, "before")
+    assert file.load(module.Old) == "before"
+    del module.Old
+    assert file.load("new") is None
+    file.save("new", "after")
+    assert file.load("new") == "after"

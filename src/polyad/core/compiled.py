@@ -115,6 +115,13 @@ class _SharedCacheFile(IndexDataCacheFile):
         with _locked(self._cache_path):
             return super().load(key)
 
+    def _load_index(self) -> Any:
+        """Return the names of the versions, none if they are of a polyad with other types."""
+        try:
+            return super()._load_index()
+        except (AttributeError, ImportError):
+            return {}
+
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
