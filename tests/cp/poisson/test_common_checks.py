@@ -1,12 +1,15 @@
 """scikit-learn's own checks, on matrices: a matrix is a tensor of order two."""
 
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from polyad import PoissonCP
 
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 # No check is expected to fail.
 
 
-@parametrize_with_checks([PoissonCP(), PoissonCP(solver="pdnr", n_init=2)])
+@parametrize_with_checks([PoissonCP(max_iter=20), PoissonCP(solver="pdnr", max_iter=20)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

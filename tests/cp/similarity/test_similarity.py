@@ -22,12 +22,7 @@ pytestmark = [
 
 
 # No check is expected to fail.
-@parametrize_with_checks(
-    [
-        SimilarityCP(max_iter=20),
-        SimilarityCP(max_iter=20, similarities="presence", sparsity=0.1, ridge=0.1, init="random"),
-    ]
-)
+@parametrize_with_checks([SimilarityCP(max_iter=20)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 

@@ -22,11 +22,7 @@ EXPECTED_FAILURES = {"check_classifiers_classes": "-1 marks unlabelled samples"}
 
 
 @parametrize_with_checks(
-    [
-        SupervisedCP(max_iter=20),
-        SupervisedCP(init="random", sparsity=0.1, ridge=0.1, label_weight=1.0, max_iter=20),
-    ],
-    expected_failed_checks=lambda _: EXPECTED_FAILURES,
+    [SupervisedCP(max_iter=20)], expected_failed_checks=lambda _: EXPECTED_FAILURES
 )
 @pytest.mark.filterwarnings("ignore::polyad.exceptions.DataWarning")
 def test_scikit_learn_checks(estimator, check):
