@@ -2,8 +2,7 @@
 
 A checkpoint holds everything that the rest of the fit depends on: the seeds of the restarts, the
 running restart with its state and history, and the best restart so far. Steps are functions of
-the state alone, so the resumed fit makes the same numbers as an uninterrupted one, bit for bit,
-unless one of the two compiled its kernels: Numba may round otherwise in the process that compiles.
+the state alone, so the resumed fit makes the same numbers as an uninterrupted one, bit for bit.
 """
 
 from __future__ import annotations
