@@ -5,6 +5,7 @@ operations they are the same bit for bit; a product of matrices rounds by its si
 its entries do not determine shows rounding a million times: see ``TOLERANCE``.
 """
 
+import warnings
 from copy import copy
 
 import numpy as np
@@ -319,3 +320,20 @@ def test_small_models_are_not_nothing(scale):
     factors = [np.random.default_rng(0).random((n, 2)) * 1e12 for n in X.shape]
     NonnegativeCP(2, random_state=0).fit(X)
     CP(2, init=factors, fixed_modes=[1, 2]).fit(X)
+
+
+@pytest.mark.parametrize("kind", [CP, NonnegativeCP, SimilarityCP])
+def test_a_small_component_is_not_lost_beside_large_ones(kind):
+    """Single precision, and squares of the components that differ by its digits and more."""
+    sizes = np.array([1e4, 1e4, 1.0])[:, None]
+    rows = np.abs(np.random.default_rng(0).standard_normal((12, 3))) + 0.1
+    X = (rows @ (sizes * np.eye(3, 5))).astype(np.float32)[:, :, None]
+    X[0, 0, 0] = np.nan
+    parameters = {"similarities": {1: np.eye(5)}} if kind is SimilarityCP else {}
+    init = [rows, np.eye(5, 3) * sizes.T, np.ones((1, 3))]
+    model = kind(3, init=init, max_iter=1, tol=1.0, **parameters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(X)
+    together, alone = model.transform(X)[5], model.transform(X[5:6])[0]
+    np.testing.assert_allclose(together, alone, rtol=1e-4)

@@ -203,14 +203,15 @@ class ObservedProblem(Problem):
     depends on its own observations and the factors of the other modes, and on no other row.
     """
 
-    def _shift(self, factors: Sequence[Array], mode: int) -> float:
+    def _shift(self, factors: Sequence[Array], mode: int) -> Array:
         """Return what is added to the diagonals of normal matrices, at the level of rounding.
 
-        Entries where the model has nothing, or next to nothing, say nothing of their row.
+        Entries where the model has nothing, or next to nothing, say nothing of their row. Each
+        component has its own level: one is not lost beside others that are much larger.
         """
         normal = _gram(factors, mode)
-        trace = float(array_namespace(normal).linalg.trace(normal))
-        return epsilon_of(self.dtype) * trace * self.shape[mode] / math.prod(self.shape)
+        sizes = array_namespace(normal).linalg.diagonal(normal)
+        return epsilon_of(self.dtype) * self.shape[mode] / math.prod(self.shape) * sizes
 
     def sweep(self, factors: list[Array], rule: UpdateRule, fixed_modes: Collection[int]) -> float:
         """Minimise over each free mode in turn."""

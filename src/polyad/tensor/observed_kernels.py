@@ -167,7 +167,7 @@ def solve_observed_rows(
     work: tuple[Pieces, Spans],
     block: tuple[int, int],
     factors: tuple[NDArray[Any], ...],
-    ridge: float,
+    ridge: NDArray[np.float64],
     out: NDArray[Any],
 ) -> None:
     """Write the least-squares solutions of a block of rows over their nonzeros."""
@@ -180,7 +180,7 @@ def solve_observed_rows(
     for s in range(block[0], block[1]):
         _sum_row(work, s, factors, batch, normal)
         for r in range(n):
-            normal[r, r] += ridge
+            normal[r, r] += ridge[r]
         _solve_normal(normal, factor)
         for r in range(n):
             out[work[1].targets[s], r] = normal[n, r]
