@@ -39,10 +39,11 @@ LEFT_ALONE = {
     *("random_state", "memory_limit", "n_components", "loss"),
 }
 
+ENDLESS = 10**30
 # What no parameter of any estimator means, and what a few do.
 NONSENSE = (
     *(True, False, -1, 0, 1.5, -0.5, float("nan"), float("inf"), -float("inf"), "x", "", None),
-    *([], [1], {}, object(), np.array(2), np.array([1.0, -1.0]), 2j, 10**30, 1e300, b"svd", print),
+    *([], [1], {}, object(), np.array(2), np.array([1.0, -1.0]), 2j, ENDLESS, 1e300, b"svd", print),
     *(np.int64(2), np.float32(0.5), np.bool_(True), (1, 2), {"a": 1}),
 )
 
@@ -178,7 +179,10 @@ def random_parameters(rng: Rng, estimator: type, data: Data) -> tuple[Drawn, str
     if not chance(rng, 0.08):
         return drawn, None
     broken = pick(rng, sorted(set(constraints) - {"callbacks", "verbose", "checkpoint"}))
-    return {**drawn, broken: pick(rng, NONSENSE)}, broken
+    nonsense = pick(rng, NONSENSE)
+    # So many iterations are made where they are asked for: nobody would see the end of it.
+    is_endless = broken.endswith("_iter") and nonsense is ENDLESS
+    return {**drawn, broken: -1 if is_endless else nonsense}, broken
 
 
 def _one(rng: Rng, name: str, rules: list[Any], data: Data, drawn: Drawn) -> Any:

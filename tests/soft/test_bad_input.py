@@ -47,6 +47,7 @@ def test_bad_values(function, x, text):
         ({"tol": 0.0}, "tol=0.0 must be between 0 and 1"),
         ({"n_iter": 0}, "n_iter=0 must be a whole number, at least 1"),
         ({"n_iter": 2.0}, "n_iter=2.0"),
+        ({"n_iter": 10**30}, "above 1000000"),
         ({"axis": 2}, "axis=2 does not exist: x has 1 axes"),
         ({"axis": 0.5}, "axis=0.5"),
         ({"squash": 1}, "squash=1 must be True or False"),

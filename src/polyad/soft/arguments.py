@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     Table = NDArray[np.float64]
 
 
+# Of Sinkhorn's algorithm, which has long converged then, or never will.
+_MOST_ITERATIONS = 10**6
+
+
 @dataclass(frozen=True)
 class Settings:
     """How rows are found, and how their transports are set up and solved."""
@@ -41,6 +45,12 @@ def read_settings(
         message = f"axis={axis!r} must be a whole number."
         raise InvalidTypeError(message)
     count = read_count(n_iter, "n_iter")
+    if count is not None and count > _MOST_ITERATIONS:
+        message = (
+            f"n_iter={count} is above {_MOST_ITERATIONS}: each iteration takes its time and memory, "
+            "whether it changes anything or not. Use n_iter=None, which iterates until it does not."
+        )
+        raise InvalidInputError(message)
     return Settings(
         read_epsilon(epsilon), bool(squash), read_cost(cost), count, read_tol(tol), int(axis)
     )
