@@ -47,7 +47,7 @@ def read_settings(
     count = read_count(n_iter, "n_iter")
     if count is not None and count > _MOST_ITERATIONS:
         message = (
-            f"n_iter={count} is above {_MOST_ITERATIONS}: each iteration takes its time and memory, "
+            f"n_iter={count} is above {_MOST_ITERATIONS}: each iteration takes time and memory, "
             "whether it changes anything or not. Use n_iter=None, which iterates until it does not."
         )
         raise InvalidInputError(message)
