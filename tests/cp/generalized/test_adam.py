@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from polyad import GeneralizedCP
 from polyad.core.threads import thread_limit
+from polyad.cp.generalized import adam, problem
 from polyad.cp.generalized.adam import AdamCP, AdamOptions
 from polyad.exceptions import Status
 from polyad.fitting import Checkpoint
@@ -61,7 +62,7 @@ def match(factors, truth):
 
 @pytest.mark.parametrize("binary", [False, True], ids=["poisson", "bernoulli"])
 def test_planted_components_are_found(binary):
-    tensor, truth = planted((120, 100, 80), 3, 12_000, binary=binary)
+    tensor, truth = planted((80, 70, 50), 3, 8000, binary=binary)
     loss = BernoulliOddsLoss() if binary else PoissonLoss()
     solver = solver_of(tensor, loss)
     result = fitted(solver, positive_start(tensor, 3))
@@ -158,10 +159,11 @@ def run_for(tensor, n_jobs, **options):
         return fitted(solver, positive_start(tensor, 3), max_iter=3)
 
 
-@pytest.mark.parametrize("shape", [(150, 120, 80), (40, 30, 20, 10), (400, 300)], ids=len)
-def test_threads_do_not_matter(shape):
-    tensor = random_sparse(shape, 20_000)
-    first, second = (run_for(tensor, n_jobs, batch_size=40_000) for n_jobs in (1, 2))
+@pytest.mark.parametrize("shape", [(75, 60, 40), (20, 15, 10, 10), (200, 150)], ids=len)
+def test_threads_do_not_matter(shape, monkeypatch):
+    monkeypatch.setattr(adam, "_BLOCK", 1 << 10)
+    tensor = random_sparse(shape, 2500)
+    first, second = (run_for(tensor, n_jobs, batch_size=5000) for n_jobs in (1, 2))
     assert first.history.objective == second.history.objective
     for a, b in zip(first.state.factors, second.state.factors, strict=True):
         assert a.tobytes() == b.tobytes()
@@ -258,9 +260,10 @@ def test_more_cells_than_64_bits_count():
     assert result.best_objective < result.history.objective[0]
 
 
-def test_the_estimator_samples_where_cells_are_too_many():
+def test_the_estimator_samples_where_cells_are_too_many(monkeypatch):
     """The solver is chosen by the number of cells, and can be asked for."""
-    tensor, truth = planted((30, 1000, 800), 2, 20_000, binary=True)
+    monkeypatch.setattr(problem, "MAX_CELLS", 100_000)
+    tensor, truth = planted((30, 100, 80), 2, 5000, binary=True)
     model = GeneralizedCP(2, loss="bernoulli", random_state=0).fit(tensor)
     assert "standard_error" in model.history_.records[-1]
     assert match(model.factors_[1:], truth[1:]) > 0.9

@@ -137,7 +137,7 @@ def test_sparse_with_zeros_equals_dense(name):
     np.testing.assert_allclose(features, sparse.transform(X), atol=1e-6 * np.abs(features).max())
 
 
-@pytest.mark.parametrize("power", [-12, -6, 6, 12])
+@pytest.mark.parametrize("power", [-12, 12])
 @pytest.mark.parametrize("name", ["gaussian", "poisson", "gamma", "rayleigh", "beta", "huber"])
 def test_data_of_any_size(name, power):
     X, unit = data_for(name), 10.0**power
