@@ -1,15 +1,21 @@
 """scikit-learn's own checks, on matrices: a matrix is a tensor of order two."""
 
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from polyad import WassersteinCP
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 # No check is expected to fail. With a cost between samples, those for independence of the samples
 # would: see test_samples.py.
 
 
 @parametrize_with_checks(
-    [WassersteinCP(), WassersteinCP(costs={1: "one-identity"}, transport="sinkhorn", tol=1e-2)]
+    [
+        WassersteinCP(max_iter=5),
+        WassersteinCP(costs={1: "one-identity"}, transport="sinkhorn", max_iter=5),
+    ]
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
