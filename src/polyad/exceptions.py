@@ -51,7 +51,7 @@ class ModelFileError(PolyadError, ValueError):
 
 
 class CheckpointError(PolyadError, ValueError):
-    """A checkpoint belongs to other data, other parameters or another method."""
+    """A checkpoint is of another fit, damaged, in use, or in a place that cannot be written."""
 
 
 class UnknownLabelWarning(UserWarning):

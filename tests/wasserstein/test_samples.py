@@ -170,13 +170,30 @@ def test_a_saved_model_keeps_its_costs(tmp_path):
     np.testing.assert_array_equal(again.costs_[1], costs[1][::-1, ::-1])
 
 
+def test_a_table_of_costs_of_the_samples_serves_some_of_them():
+    X, costs = twin.small_data()
+    names = [f"s{number}" for number in range(X.shape[0])]
+    frame = pd.DataFrame(costs[0], index=names, columns=names)
+    table = pl.DataFrame({"sample": names, **dict(zip(names, costs[0].T, strict=True))})
+    modes = ["a", "b", "c"]
+    tensor = LabelledTensor(X, modes=modes, labels=[names, None, None])
+    some = LabelledTensor(X[:4], modes=modes, labels=[names[:4], None, None])
+    features = []
+    for given in (frame, table):
+        model = WassersteinCP(2, costs={0: given}, random_state=0, max_iter=3, tol=0.0)
+        features.append(model.fit(tensor).transform(some))
+    np.testing.assert_array_equal(*features)
+    with pytest.raises(InvalidInputError, match="is a matrix for the"):
+        model.set_params(costs={0: costs[0].tolist()}).transform(some)
+
+
 def test_a_saved_model_says_that_it_has_no_function(tmp_path):
     X, _ = twin.small_data()
     for given in (one_everywhere, {0: one_everywhere}):
         model = WassersteinCP(2, costs=given, random_state=0, max_iter=3).fit(X)
         model.save(tmp_path / "model.polyad")
         same = polyad.load(tmp_path / "model.polyad")
-        with pytest.raises(InvalidInputError, match="a function, which a model file does not keep"):
+        with pytest.raises(InvalidInputError, match="gone, as a function is from a model file"):
             same.transform(X)
         same.set_params(costs=given)
         np.testing.assert_array_equal(same.transform(X), model.transform(X))

@@ -1,4 +1,8 @@
-"""Names of scikit-learn that are not promised to stay, in the one module that knows them."""
+"""Names of scikit-learn that are not promised to stay, in the one module that imports them.
+
+Estimators also follow its protocol of private names: ``_parameter_constraints``,
+``_validate_params`` and ``_n_features_out``.
+"""
 
 from sklearn.base import _fit_context as fit_context
 from sklearn.utils import _safe_indexing as take_rows

@@ -1,7 +1,8 @@
 """What the estimators of the CP family share: the data of a fit, its start, what is learned.
 
-A member says which problem its data makes, which solver minimises it and how the rows of new
-samples are found.
+Of the five things that a room gives (``estimators/factorization.py``), a member is left with three:
+which problem its data makes (``_problem``), which solver minimises it (``_solver``), and how the
+rows of samples are found (``_rows``).
 """
 
 from __future__ import annotations

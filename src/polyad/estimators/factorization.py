@@ -1,6 +1,6 @@
 """Factorization: how every estimator that is fitted by iterations fits and transforms.
 
-A room says five things, and nothing flows back from here: what its data is (``_read``), what
+A room, a folder such as ``cp/``, says five things: what its data is (``_read``), what
 minimises it (``_solver``), where that begins (``_begin``), what is learned (``_learned``), and what
 the features of samples are (``_features``). Warm starts, restarts, checkpoints, time budgets,
 threads and endings are here, without mathematics.

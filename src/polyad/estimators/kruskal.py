@@ -172,7 +172,7 @@ class KruskalResult(PolyadEstimator):
         return kruskal_to_dense(xp.ones_like(self.weights_), [rows, *self.factors_[1:]])
 
     # The loss of single entries, for the choice of the rank. Methods whose loss is not the squared
-    # error override the next two.
+    # error override some of the next three.
 
     def _entry_values(self, coords: np.ndarray) -> np.ndarray:
         """Return what the model says of some entries of the data it was fitted to."""

@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 
-from polyad.core.compiled import kernel as kernel  # noqa: PLC0414  (rooms take it from here)
+from polyad.core.compiled import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.tensor.kernels import BATCH, Pieces, Spans, kernel
+from polyad.core.compiled import kernel
+from polyad.tensor.kernels import BATCH, Pieces, Spans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,7 @@ from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import CP_CONSTRAINTS, CPFamily, NonnegativeLearned
 from polyad.cp.start import given_nonnegative_start
-from polyad.data.mode_matrices import restored_matrices, stored_matrices
+from polyad.data.mode_matrices import as_frame, restored_matrices, stored_matrices
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from polyad.tensor.sparse import SparseTensor
 
 
-def _packed_costs(costs: Any, model: WassersteinCP) -> Any:
+def _stored_costs(costs: Any, model: WassersteinCP) -> Any:
     """Return costs as a file holds them: functions by the matrices that they gave."""
     found = getattr(model, "costs_", [])
     return stored_matrices(costs, found, getattr(model, "modes_", None))
@@ -175,10 +175,11 @@ class WassersteinCP(CPFamily):
     _score_name: ClassVar[str] = "negative loss per sample"
     _learns = WassersteinLearned
     _codecs: ClassVar[dict[str, saving.Codec]] = {
-        "costs": saving.Codec(_packed_costs, restored_matrices)
+        "costs": saving.Codec(_stored_costs, restored_matrices)
     }
     costs_: list[Array | None]
 
+    # It changes last digits at most, and a fit that ran out of memory goes on with less.
     _uncounted: ClassVar[frozenset[str]] = CPFamily._uncounted | {"memory_limit"}
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -279,12 +280,12 @@ class WassersteinCP(CPFamily):
         """Refuse a matrix that was made for other samples, and a rule that was lost."""
         if is_separate(rule):
             message = (
-                "The cost of the samples was a function, which a model file does not keep. Set it "
-                "again: model.set_params(costs=...)."
+                "The cost of the samples that the model was fitted with is gone, as a function is "
+                "from a model file. Set it again: model.set_params(costs=...)."
             )
             raise InvalidInputError(message)
         fixed = not (isinstance(rule, str) or callable(rule))
-        if fixed and not hasattr(rule, "index") and given.shape[0] != len(self.factors_[0]):
+        if fixed and as_frame(rule) is None and given.shape[0] != len(self.factors_[0]):
             message = (
                 f"The cost of the samples is a matrix for the {len(self.factors_[0])} samples of "
                 f"the fit, and X has {given.shape[0]}. Give costs for mode 0 as a name or a "

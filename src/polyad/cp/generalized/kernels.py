@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba.np.numpy_support import carray
 
-from polyad.tensor.kernels import WIDTH, kernel, on_stack
+from polyad.core.compiled import kernel
+from polyad.tensor.kernels import WIDTH, on_stack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

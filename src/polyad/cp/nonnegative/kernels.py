@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.tensor.kernels import kernel
+from polyad.core.compiled import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

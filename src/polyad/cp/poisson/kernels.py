@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.core.compiled import kernel
 from polyad.cp.poisson.quadratic import minimise_quadratic
 from polyad.cp.poisson.records import Model, Row, Rows, Rules, Slices, Work
-from polyad.tensor.kernels import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
