@@ -7,8 +7,7 @@ strength of the penalty and the coefficients are all learned from the other fold
 from __future__ import annotations
 
 import math
-from collections.abc import Sized
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -248,24 +247,47 @@ def _outer_splits(
             message = f"cv={cv} makes no folds; give 2 or more, or a splitter."
             raise InvalidInputError(message)
         splitter = _folds(int(cv), classifies=classifies, grouped=groups is not None, seed=seed)
+    elif isinstance(cv, Iterable) and not isinstance(cv, str):
+        given = [_read_fold(fold, len(y), cv) for fold in cv]
+        if not given:
+            raise _no_folds(cv)
+        return given
     else:
-        splitter = _given_folds(cv, y, classifies=classifies)
-    return [(np.asarray(a), np.asarray(b)) for a, b in splitter.split(data, y, groups)]
+        splitter = _given_splitter(cv, y, classifies=classifies)
+    return [_read_fold(fold, len(y), cv) for fold in splitter.split(data, y, groups)]
 
 
-def _given_folds(cv: Any, y: NDArray[Any], *, classifies: bool) -> Any:
-    """Return the splitter that a user gave, in whatever form."""
-    splitter = None
-    if not (isinstance(cv, Sized) and len(cv) == 0):
-        with suppress(ValueError):  # said below in our words
-            splitter = check_cv(cv, y, classifier=classifies)
-    if splitter is None:
-        message = (
-            f"cv={cv!r} has no folds; give a number of 2 or more, a splitter of scikit-learn, or "
-            "a list of (train, test), the positions of the samples of each fold."
-        )
-        raise InvalidInputError(message)
-    return splitter
+def _read_fold(fold: Any, n_samples: int, cv: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the positions of the training and test samples of a fold."""
+    pair = fold if isinstance(fold, tuple | list) and len(fold) == 2 else (None, None)
+    parts = [np.asarray(part) for part in pair]
+    # scikit-learn takes a column of True and False for the positions of True.
+    parts = [np.flatnonzero(part) if _is_mask(part, n_samples) else part for part in parts]
+    for part in parts:
+        if part.ndim != 1 or part.size == 0 or part.dtype.kind not in "iu":
+            raise _no_folds(cv)
+        if part.min() < -n_samples or part.max() >= n_samples:
+            raise _no_folds(cv)
+    return parts[0], parts[1]
+
+
+def _is_mask(part: NDArray[Any], n_samples: int) -> bool:
+    return part.dtype.kind == "b" and part.shape == (n_samples,)
+
+
+def _given_splitter(cv: Any, y: NDArray[Any], *, classifies: bool) -> Any:
+    """Return the splitter that a user gave."""
+    try:
+        return check_cv(cv, y, classifier=classifies)
+    except ValueError:
+        raise _no_folds(cv) from None
+
+
+def _no_folds(cv: Any) -> InvalidInputError:
+    return InvalidInputError(
+        f"cv={cv!r:.200} has no folds; give a number of 2 or more, a splitter of scikit-learn, or "
+        "a list of (train, test), the positions of the samples of each fold."
+    )
 
 
 def _check_classes(y: NDArray[Any], cv: Any) -> None:
