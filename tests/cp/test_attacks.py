@@ -63,10 +63,10 @@ def test_an_interrupt_between_restarts_keeps_the_best():
     model = CP(3, init="random", n_init=4, random_state=0)
     make_start = CP._start
 
-    def interrupted(self, problem, init, number, seed):
+    def interrupted(self, problem, number, seed):
         if number == 2:
             raise KeyboardInterrupt
-        return make_start(self, problem, init, number, seed)
+        return make_start(self, problem, number, seed)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CP, "_start", interrupted)

@@ -201,8 +201,6 @@ def test_solve_observed_rows(dtype, n_middle, ridge, n_components):
     work = random_work(rng, n_middle=n_middle, dtype=dtype, n_components=n_components)
     pieces, rows, factors = work
     out = np.zeros((7, n_components), dtype)
-    observed_kernels.solve_observed_rows(
-        (pieces, rows), (0, 5), factors, np.full(n_components, ridge), out
-    )
+    observed_kernels.solve_observed_rows((pieces, rows), (0, 5), factors, ridge, out)
     rtol = 1e-4 if dtype == np.float32 else 1e-8
     np.testing.assert_allclose(out, twin_observed(*work, ridge), rtol, rtol)

@@ -203,15 +203,16 @@ class ObservedProblem(Problem):
     depends on its own observations and the factors of the other modes, and on no other row.
     """
 
-    def _shift(self, factors: Sequence[Array], mode: int) -> Array:
+    def _shift(self, factors: Sequence[Array], mode: int) -> float:
         """Return what is added to the diagonals of normal matrices, at the level of rounding.
 
-        Entries where the model has nothing, or next to nothing, say nothing of their row. Each
-        component has its own level: one is not lost beside others that are much larger.
+        Entries where the model has nothing, or next to nothing, say nothing of their row. The sums
+        are in double precision, whatever the data is: at the level of single precision, a component
+        would be lost beside others that are a thousand times as large.
         """
         normal = _gram(factors, mode)
-        sizes = array_namespace(normal).linalg.diagonal(normal)
-        return epsilon_of(self.dtype) * self.shape[mode] / math.prod(self.shape) * sizes
+        trace = float(array_namespace(normal).linalg.trace(normal))
+        return math.ulp(1.0) * trace * self.shape[mode] / math.prod(self.shape)
 
     def sweep(self, factors: list[Array], rule: UpdateRule, fixed_modes: Collection[int]) -> float:
         """Minimise over each free mode in turn."""

@@ -44,12 +44,12 @@ class UpdateRule(ABC):
 
     @abstractmethod
     def solve_observed(
-        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: Array
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
     ) -> Array:
         """Return the new factor for the stored entries of a sparse tensor.
 
-        ``shift`` (R,) is added to the diagonals: at the level of rounding, for rows whose entries
-        are where the model is nothing.
+        ``shift`` is added to the diagonals: at the level of rounding, for rows whose entries are
+        where the model is nothing.
         """
 
 
@@ -73,7 +73,7 @@ class LeastSquares(UpdateRule):
         return xp.astype(solved, rhs.dtype)
 
     def solve_observed(
-        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: Array
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
     ) -> Array:
         """Solve one small system per row that has entries."""
         nothing = np.zeros_like(factors[mode])

@@ -183,10 +183,11 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PolyadEst
         read_callbacks(self.callbacks)
         Checkpoint.of(self.checkpoint)
         given = self._open(X, mask)
+        identity = self._identity(given, y)
         with thread_limit(self.n_jobs):
             problem = self._read(given, y)
             solver = self._solver(problem)
-            result, broken = self._run(problem, solver, self._identity(given, y), clock)
+            result, broken = self._run(problem, solver, identity, clock)
             with self._all_or_nothing():
                 learned = self._learned(solver, result.delivered)
                 self._keep_result(learned, result, broken)

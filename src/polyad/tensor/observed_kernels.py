@@ -168,7 +168,7 @@ def solve_observed_rows(
     work: tuple[Pieces, Spans],
     block: tuple[int, int],
     factors: tuple[NDArray[Any], ...],
-    ridge: NDArray[np.float64],
+    ridge: float,
     out: NDArray[Any],
 ) -> None:
     """Write the least-squares solutions of a block of rows over their nonzeros."""
@@ -181,7 +181,7 @@ def solve_observed_rows(
     for s in range(block[0], block[1]):
         _sum_row(work, s, factors, batch, normal)
         for r in range(n):
-            normal[r, r] += ridge[r]
+            normal[r, r] += ridge
         _solve_normal(normal, factor)
         for r in range(n):
             out[work[1].targets[s], r] = normal[n, r]

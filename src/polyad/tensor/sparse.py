@@ -196,16 +196,12 @@ class SparseTensor:
         return out[:n_rows]
 
     def observed_least_squares(
-        self,
-        factors: Sequence[NDArray[Any]],
-        mode: int,
-        ridge: float | NDArray[np.float64],
-        fallback: NDArray[Any],
+        self, factors: Sequence[NDArray[Any]], mode: int, ridge: float, fallback: NDArray[Any]
     ) -> NDArray[Any]:
         """Fit the rows of one factor to the stored entries only, the other factors given.
 
         Row i minimises the sum, over the stored entries p of slice i, of the squares of
-        ``x_p - h_p @ a``, plus ``ridge @ a**2``, where ``h_p`` is the product of the rows of the
+        ``x_p - h_p @ a``, plus ``ridge * a @ a``, where ``h_p`` is the product of the rows of the
         other factors that belong to p.
 
         Parameters
@@ -213,7 +209,7 @@ class SparseTensor:
         factors : sequence of ndarray of shape (shape[k], n_components)
             The one of ``mode`` itself is not used.
         mode : int
-        ridge : float or ndarray of shape (n_components,)
+        ridge : float
             Not negative. A row that its entries do not determine is nearly the one of least
             norm among the solutions, without a ridge too.
         fallback : ndarray of shape (shape[mode], n_components)
@@ -237,11 +233,10 @@ class SparseTensor:
         if out.shape != needed:
             message = f"fallback has the shape {out.shape}; mode {mode} needs {needed}."
             raise InvalidInputError(message)
-        ridges = np.full(needed[1], ridge, dtype=np.float64)
         run_blocks(
             observed_kernels.solve_observed_rows,
             (
-                ((layout.pieces, layout.rows), block, others, ridges, out)
+                ((layout.pieces, layout.rows), block, others, float(ridge), out)
                 for block in layout.row_blocks
             ),
         )

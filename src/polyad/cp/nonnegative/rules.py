@@ -70,7 +70,7 @@ class Descent(PenalizedRule):
         return self._descend(matrices, right, current)
 
     def solve_observed(
-        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: Array
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
     ) -> Array:
         """Descend on the rows that have entries, a bounded number of them at a time."""
         result = np.zeros_like(factors[mode])
@@ -135,7 +135,7 @@ class Multiplication(PenalizedRule):
         return self._multiply(rhs, current, mode, product)
 
     def solve_observed(
-        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: Array
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
     ) -> Array:
         """Multiply, by the model at the stored entries instead of normal matrices."""
         message = (

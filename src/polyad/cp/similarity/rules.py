@@ -125,7 +125,7 @@ class SmoothDescent(Descent):
         return rows
 
     def solve_observed(
-        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: Array
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
     ) -> Array:
         """Descend on the rows that have entries, a bounded number of them at a time.
 

@@ -181,7 +181,7 @@ class GraphRows(LeastSquares):
         return xp.astype(rows, rhs.dtype)
 
     def solve_observed(
-        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: Array
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
     ) -> Array:
         """Solve for all rows at once; a row without entries is zero."""
         n, rank = tensor.shape[mode], int(factors[mode].shape[1])

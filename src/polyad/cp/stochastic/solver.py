@@ -164,7 +164,7 @@ class Averaged(LeastSquares):
         return self._towards(super().solve_rows(normal, rhs, current, mode), current)
 
     def solve_observed(
-        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: Array
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
     ) -> Array:
         """Average the rows before and their solutions; rows without entries stay."""
         current = factors[mode]

@@ -125,7 +125,7 @@ class SupervisedDescent(Descent):
         return unit_columns(normal, right, current, self.seen[mode])
 
     def solve_observed(
-        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: Array
+        self, tensor: SparseTensor, factors: Sequence[Array], mode: int, shift: float
     ) -> Array:
         """Update for the stored entries of a sparse tensor.
 
