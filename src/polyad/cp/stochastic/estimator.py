@@ -105,9 +105,10 @@ class StochasticCP(BatchedCP):
     graph : None, 'complete', 'published' or matrix, default=None
         Which samples are similar, and should get similar rows: a symmetric nonnegative matrix of
         shape (n_samples, n_samples), of which the edges inside a batch count: an array,
-        scipy.sparse, or a table of pandas, polars or xarray, which is matched by the labels of
-        samples in memory; ``'complete'``, all samples of a batch; or ``'published'``, the matrix
-        and single step of the program of [2]_, whose objective leaves the graph out.
+        scipy.sparse, or a table of pandas, polars or xarray, which ``fit`` matches by the labels
+        of samples in memory, while batches and ``partial_fit`` go by position; ``'complete'``,
+        all samples of a batch; or ``'published'``, the matrix and single step of the program of
+        [2]_, whose objective leaves the graph out.
     graph_weight : float, default=0.1
         The weight :math:`\mu` of the graph.
     {fixed_modes}
