@@ -46,8 +46,7 @@ def problem(n_samples: int, n_features: int, n_quantiles: int) -> QuantileProble
 
 def polyad_run(data: QuantileProblem, rank: int) -> Run:
     from polyad.core.threads import thread_limit
-    from polyad.quantile.checks import read_divergence
-    from polyad.quantile.features import feature_table
+    from polyad.quantile.features import feature_table, read_divergence
     from polyad.quantile.parameters import random_parameters
     from polyad.quantile.problem import QuantileObjective, Settings
     from polyad.quantile.solver import AdamSolver

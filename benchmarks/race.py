@@ -75,7 +75,7 @@ def exact_loss(data: Any, model: Any, *, binary: bool) -> float:
 
 def unit_of(data: Any, estimator: str, parameters: dict[str, Any]) -> float:
     """Return what a fit divides its data by."""
-    from polyad.cp.generalized.units import find_exponent
+    from polyad.cp.generalized.problem import find_exponent
     from polyad.losses.names import read_loss
 
     if estimator == "PoissonCP":

@@ -58,11 +58,11 @@ def polyad_run(
     from polyad.core.threads import thread_limit
     from polyad.tensor.sparse import SparseTensor
     from polyad.wasserstein.problem import TransportProblem, TransportSettings
-    from polyad.wasserstein.solver import WassersteinFactorization
+    from polyad.wasserstein.solver import WassersteinSolver
 
     tensor = SparseTensor(data.tensor.astype(dtype))
     own = TransportProblem(tensor, data.costs, TransportSettings(1 / RHO, PENALTY), _MEMORY)
-    solver = WassersteinFactorization(own, inner_iter=inner_iter)
+    solver = WassersteinSolver(own, inner_iter=inner_iter)
 
     def run(n_iter: int) -> None:
         with thread_limit(2):

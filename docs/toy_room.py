@@ -53,7 +53,7 @@ class RidgeState:
     others: list[np.ndarray]
 
 
-class GradientSteps(Solver[RidgeState]):
+class RidgeSolver(Solver[RidgeState]):
     """Solve for the samples, then take a step for each other mode, columns of length one."""
 
     name = "RidgeCP"
@@ -87,17 +87,19 @@ class RidgeCP(KruskalResult, Factorization):
 
     Parameters
     ----------
-    {n_components}
+    {n_components, n_init, max_iter, tol}
     ridge : float, default=0.1
         The weight of half the squares of the samples' factor, above zero.
-    {n_init, max_iter, tol, time_budget, random_state, n_jobs, warm_start, checkpoint, callbacks}
-    {verbose}
+    {time_budget, random_state, n_jobs, warm_start, checkpoint, callbacks, verbose}
 
     Attributes
     ----------
     factors_ : list of arrays of shape (n_k, n_components)
         One factor per mode, with columns of length one.
-    {weights_, components_, kruskal_, labels_, modes_, history_, n_iter_, status_}
+    objective_ : float
+        Half the squared residual, with the ridge.
+    {weights_, components_, kruskal_, labels_, modes_, history_, n_iter_, status_, n_samples_seen_}
+    {n_features_in_, feature_names_in_}
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -109,10 +111,10 @@ class RidgeCP(KruskalResult, Factorization):
         self,
         n_components: int = 2,
         *,
-        ridge: float = 0.1,
         n_init: int = 1,
         max_iter: int = 1000,
         tol: float = 1e-5,
+        ridge: float = 0.1,
         time_budget: float | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -122,10 +124,10 @@ class RidgeCP(KruskalResult, Factorization):
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
-        self.ridge = ridge
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
+        self.ridge = ridge
         self.time_budget = time_budget
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -149,10 +151,10 @@ class RidgeCP(KruskalResult, Factorization):
         data = given.data if given.is_sparse else to_numpy(given.data)
         return RidgeProblem(data, float(self.ridge))
 
-    def _solver(self, problem: RidgeProblem) -> GradientSteps:
-        return GradientSteps(problem)
+    def _solver(self, problem: RidgeProblem) -> RidgeSolver:
+        return RidgeSolver(problem)
 
-    def _begin(self, solver: GradientSteps, number: int, seed: int) -> RidgeState:
+    def _begin(self, solver: RidgeSolver, number: int, seed: int) -> RidgeState:
         if self._goes_on and number == 0:
             return RidgeState(self.factors_[1:])
         generator = np.random.default_rng(seed)
@@ -160,7 +162,7 @@ class RidgeCP(KruskalResult, Factorization):
         others = [generator.random(shape).astype(solver.problem.dtype) for shape in shapes]
         return RidgeState([factor / column_norms(factor) for factor in others])
 
-    def _learned(self, solver: GradientSteps, state: RidgeState) -> KruskalLearned:
+    def _learned(self, solver: RidgeSolver, state: RidgeState) -> KruskalLearned:
         rows, _ = solver.problem.solve_samples(state.others)
         ones = np.ones(self.n_components, solver.problem.dtype)
         tensor = canonicalize_components(KruskalTensor(ones, [rows, *state.others]))

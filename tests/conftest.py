@@ -1,6 +1,13 @@
 import os
 
+# Processes that test side by side share the processors: threads that wait for their turn in a
+# product of matrices use what the other processes need. Before NumPy is imported.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    share = max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(share))
+
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from joblib.externals.loky import reusable_executor
 
@@ -11,6 +18,10 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")
 # machine and nowhere else, and those of drawing them on a busy one.
 settings.register_profile("polyad", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("polyad")
+
+# As for OpenBLAS; OMP_NUM_THREADS would bind polyad's own threads too.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(share)
 
 
 @pytest.fixture(autouse=True, scope="module")

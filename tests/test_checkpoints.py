@@ -402,7 +402,7 @@ def test_an_edited_file_that_hides_it_is_refused_or_harmless(saved, name):
     case, _, path = saved(name)
     whole = path.read_bytes()
     generator = np.random.default_rng(1)
-    for _ in range(25):
+    for _ in range(15):
         path.write_bytes(whole)
         if edited(path, generator, forged=True):
             try:

@@ -68,12 +68,12 @@ def given_graph():
 
 
 TENSOR_MODELS = {
-    "CP": (CP(RANK, random_state=0), parts()),
-    "CP ridge": (CP(RANK, ridge=0.01, random_state=0), parts()),
-    "NonnegativeCP": (NonnegativeCP(RANK, random_state=0), parts()),
+    "CP": (CP(RANK, random_state=0, max_iter=50), parts()),
+    "CP ridge": (CP(RANK, ridge=0.01, random_state=0, max_iter=50), parts()),
+    "NonnegativeCP": (NonnegativeCP(RANK, random_state=0, max_iter=50), parts()),
     "NonnegativeCP mu": (NonnegativeCP(RANK, solver="mu", random_state=0, max_iter=50), parts()),
     "NonnegativeCP penalties": (
-        NonnegativeCP(RANK, sparsity=0.05, ridge=0.01, random_state=0),
+        NonnegativeCP(RANK, sparsity=0.05, ridge=0.01, random_state=0, max_iter=20),
         parts(),
     ),
     "PoissonCP mu": (PoissonCP(RANK, random_state=0, max_iter=50), data_of("poisson")),
@@ -90,9 +90,12 @@ TENSOR_MODELS = {
         StochasticCP(RANK, graph=given_graph(), batch_size=8, max_iter=20, random_state=0),
         parts(),
     ),
-    "SupervisedCP": (SupervisedCP(RANK, random_state=0, max_iter=50), parts()),
-    "SimilarityCP": (SimilarityCP(RANK, random_state=0), parts()),
-    "SimilarityCP free": (SimilarityCP(RANK, similarity_weight=0.0, random_state=0), parts()),
+    "SupervisedCP": (SupervisedCP(RANK, random_state=0, max_iter=20), parts()),
+    "SimilarityCP": (SimilarityCP(RANK, random_state=0, max_iter=50), parts()),
+    "SimilarityCP free": (
+        SimilarityCP(RANK, similarity_weight=0.0, random_state=0, max_iter=50),
+        parts(),
+    ),
     **{
         f"GeneralizedCP {loss}": (
             # Samples of ones or zeros alone have their best odds at infinity, but for a ridge.
@@ -107,9 +110,9 @@ OTHER_MODELS = {
         GeneralizedCP(3, loss="poisson", solver="adam", random_state=0, max_iter=3, epoch_iter=20),
         coo_array(data_of("poisson") * (parts(seed=3) < 0.3)),
     ),
-    "WassersteinCP": (WassersteinCP(2, random_state=0, max_iter=10), coo_array(parts())),
-    "QMF": (QMF(2, random_state=0, max_iter=20), parts((24, 12))),
-    "QMFQ": (QMFQ(2, random_state=0, max_iter=20), parts((24, 12))),
+    "WassersteinCP": (WassersteinCP(2, random_state=0, max_iter=4), coo_array(parts())),
+    "QMF": (QMF(2, random_state=0, max_iter=8), parts((24, 12))),
+    "QMFQ": (QMFQ(2, inner_iter=20, random_state=0, max_iter=8), parts((24, 12))),
 }
 MODELS = {**TENSOR_MODELS, **OTHER_MODELS}
 _fitted = {}

@@ -3,6 +3,8 @@
 A new one is a line in ``tests/estimators.py``. What only one class promises is tested beside it.
 """
 
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -152,6 +154,42 @@ def test_a_killed_fit_goes_on_to_the_same_bits(name, tmp_path):
     assert_same_model(resumed, whole)
 
 
+# One process imports; each fit is a fork of it.
+KILLS = """
+import os, signal, sys, warnings
+from polyad import Checkpoint
+from tests.estimators import CASES, FIRST
+
+warnings.simplefilter("ignore")
+
+def run(name, **options):
+    child = os.fork()
+    if not child:
+        CASES[name].fit(n_init=2, **options).save(f"{sys.argv[1]}/{name}.model")
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def kill(iteration):
+    seen.append(iteration.number)
+    if len(seen) == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+for name in FIRST.values():
+    path, seen = f"{sys.argv[1]}/{name}.state", []
+    assert run(name, checkpoint=Checkpoint(path, every=1), callbacks=[kill]) == -9, name
+    assert run(name, checkpoint=path) == 0, name
+"""
+
+
+def test_a_process_that_was_killed_goes_on_to_the_same_bits(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLS, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for name in FIRST.values():
+        assert_same_model(polyad.load(tmp_path / f"{name}.model"), CASES[name].fit(n_init=2))
+
+
 # Threads, number types, containers.
 
 
@@ -186,9 +224,13 @@ def test_sparse_is_dense(name):
         with pytest.raises(PolyadError, match="Sparse data"):
             case.fit(X)
         return
-    sparse = case.fit(X)
+    sparse, new = case.fit(X), case.dense(seed=1)
+    if case.takes_dense:
+        model = case.fit(case.dense())
+    if case.estimator in (polyad.PoissonCP, polyad.WassersteinCP):  # which make dense data sparse
+        assert_same_model(sparse, model)
+        assert same_bits(model.transform(coo_array(new)), model.transform(new))
     assert_close(sparse.kruskal_.to_dense(), model.kruskal_.to_dense())
-    new = case.dense(seed=1)
     assert_close(model.transform(coo_array(new)), model.transform(new))
 
 

@@ -275,7 +275,7 @@ def test_ctrl_c_in_the_final_step_keeps_the_state_before_it(monkeypatch):
         raise KeyboardInterrupt
 
     data = CASES["PoissonCP"][1]
-    monkeypatch.setattr("polyad.cp.poisson.solver.AlternatingPoissonRegression.finish", interrupted)
+    monkeypatch.setattr("polyad.cp.poisson.solver.PoissonSolver.finish", interrupted)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", ConvergenceWarning)
         model = fitted("PoissonCP", data)

@@ -39,11 +39,7 @@ from polyad.core.threads import thread_limit
 from polyad.tensor import SparseTensor
 from polyad.transport import cosine_cost
 from polyad.wasserstein.problem import TransportProblem, TransportSettings
-from polyad.wasserstein.solver import (
-    PublishedFactorization,
-    WassersteinFactorization,
-    random_start,
-)
+from polyad.wasserstein.solver import WassersteinSolver, random_start
 
 if TYPE_CHECKING:
     from scipy.sparse import coo_array
@@ -111,8 +107,7 @@ def do_unit(unit: Unit) -> Unit:
         exact = unit["method"] == OURS[0]
         settings = TransportSettings(1.0 / _RHO, _LAMBDA, None if exact else unit["steps"])
         problem = TransportProblem(SparseTensor(X), costs, settings, _MEMORY)
-        kind = WassersteinFactorization if exact else PublishedFactorization
-        solver = kind(problem, inner_iter=1)
+        solver = WassersteinSolver(problem, inner_iter=1)
         start = random_start(problem, unit["rank"], 0)
 
         def run(n_iter: int) -> None:

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
         SupervisedCP,
     )
     from polyad.data import LabelledTensor
-    from polyad.exceptions import PolyadError, Status
-    from polyad.fitting import Checkpoint, History
+    from polyad.exceptions import PolyadError
+    from polyad.fitting import Checkpoint, History, Status
     from polyad.io import load
     from polyad.quantile import QMF, QMFQ
     from polyad.tensor import KruskalTensor, factor_match_score
@@ -66,7 +66,7 @@ _HOMES = {
     "QMF": "polyad.quantile",
     "QMFQ": "polyad.quantile",
     "SimilarityCP": "polyad.cp",
-    "Status": "polyad.exceptions",
+    "Status": "polyad.fitting",
     "StochasticCP": "polyad.cp",
     "SupervisedCP": "polyad.cp",
     "WassersteinCP": "polyad.wasserstein",

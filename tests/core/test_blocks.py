@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from polyad.core.blocks import as_slices, cut, cut_by_work, cut_evenly, cut_into, cut_tiles
+from polyad.core.threads import as_slices, cut, cut_by_work, cut_evenly, cut_into, cut_tiles
 
 SIZES = [(0, 3), (1, 3), (3, 3), (7, 3), (100, 7), (5, 1000)]
 

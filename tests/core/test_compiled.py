@@ -61,7 +61,7 @@ def test_kernels_use_that_cache_and_a_folder_that_cannot_be_locked_is_no_obstacl
 
 
 CALLED = """
-from polyad.core.compiled import kernel
+from polyad.core.compiled import kernel, part
 
 @kernel
 def called(x, y):
@@ -78,15 +78,48 @@ def called(x, y):
 @kernel
 def calling(x, y):
     return called(x, y) + called(y, x) + called(x, x)
+
+@part
+def halved(x):
+    return 0.5 * x
+
+@part
+def quartered(x):
+    return halved(halved(x))
+
+@kernel
+def joined(x, y):
+    for i in range(x.size):
+        y[i] = quartered(x[i]) + halved(x[i])
 """
+
+
+def made(folder):
+    (folder / "fresh.py").write_text(CALLED)
+    spec = importlib.util.spec_from_file_location("fresh", folder / "fresh.py")
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    return fresh
+
+
+def test_parts_go_into_the_kernels_that_call_them_and_nowhere_else(tmp_path):
+    fresh = made(tmp_path)
+    assert fresh.quartered(8.0) == 2.0  # a function of Python
+    for x in (np.arange(4.0), np.arange(4.0, dtype=np.float32)):
+        y = np.empty_like(x)
+        fresh.joined(x, y)
+        np.testing.assert_array_equal(y, 0.75 * x)
+    kept = {path.name.partition("-")[0] for path in (tmp_path / "__pycache__").glob("*.nb*")}
+    assert kept == {"fresh.joined"}
+    again = made(tmp_path)  # from the cache, which has the parts in it
+    again.joined(np.ones(4), y := np.empty(4))
+    np.testing.assert_array_equal(y, np.full(4, 0.75))
+    assert again.joined.stats.cache_hits
 
 
 def test_a_kernel_has_its_own_copies_of_what_it_calls(tmp_path):
     """Copies that share a name are optimised in other ways, and one is run instead of another."""
-    (tmp_path / "fresh.py").write_text(CALLED)
-    spec = importlib.util.spec_from_file_location("fresh", tmp_path / "fresh.py")
-    fresh = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(fresh)
+    fresh = made(tmp_path)
     fresh.calling(np.ones(3), np.ones(3))
     library = next(iter(fresh.calling.overloads.values())).library
     copies = [

@@ -60,7 +60,7 @@ def test_data(data, says):
         ({"init": (np.ones(3), [np.ones((n, 2)) for n in X.shape])}, "weights of shape"),
         ({"init": [np.full((n, 2), np.nan) for n in X.shape]}, "NaN or infinity"),
         ({"n_components": True}, "n_components=True"),
-        ({"fixed_modes": [0]}, "has none"),
+        ({"fixed_modes": [0]}, r"init='svd' has none. Give the factors of all modes: init="),
         ({"fixed_modes": ["a"]}, "fixed_modes has 'a', a str; give the numbers of modes, 0..2"),
         ({"fixed_modes": [1.5]}, "fixed_modes has 1.5, a float"),
         ({"fixed_modes": np.array(2)}, r"fixed_modes has array\(2\), a ndarray"),

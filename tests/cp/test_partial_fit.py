@@ -102,3 +102,11 @@ def test_labels_of_another_type_are_refused_and_change_nothing():
     more = LabelledTensor(X, modes=list("abc"), labels=[[f"t{k}" for k in range(10)], None, None])
     model.partial_fit(more)
     assert model.factor_table(0).index.tolist() == [*names, *(f"t{k}" for k in range(10))]
+
+
+def test_another_rank_is_refused():
+    X = make_low_rank((20, 5, 4), 2, noise=0.1, random_state=0)[0]
+    model = CP(2, random_state=0).partial_fit(X[:10])
+    with pytest.raises(InvalidInputError, match="model of 2 components, but n_components=3"):
+        model.set_params(n_components=3).partial_fit(X[10:])
+    assert model.n_samples_seen_ == 10

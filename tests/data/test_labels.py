@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import sparse
 import xarray as xr
 
-from polyad.cp.supervised.classes import split_unlabelled
+from polyad.cp.supervised.classifier import split_unlabelled
 from polyad.data.label_values import joined_labels
 from polyad.data.labels import LabelledTensor
 from polyad.data.validation import as_tensor_input

@@ -411,7 +411,7 @@ cells = {
 }
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.data())
 def test_frame_to_tensor_to_frame(data):
     kinds = data.draw(st.lists(st.sampled_from(sorted(cells)), min_size=2, max_size=4))

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from polyad import LabelledTensor, SimilarityCP, StochasticCP, WassersteinCP
 from polyad.data.mode_matrices import read_similarities, restored_matrices, stored_matrices
 from polyad.exceptions import InvalidInputError
-from polyad.transport import validate_cost
+from polyad.transport import validate_cost, wasserstein_distance
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 LABELS = list("dbac")
@@ -60,6 +60,37 @@ def test_models_take_tables_by_label(kind):
             for S in (matrix, tables(matrix)[kind])
         )
         assert all(map(np.array_equal, found, expected))
+
+
+@pytest.mark.parametrize("kind", tables(similarity()))
+def test_tables_with_labels_are_refused_for_data_that_has_none(kind):
+    X = np.random.default_rng(1).random((4, 4, 3))
+    table = tables(similarity() * (1 - np.eye(4)))[kind]
+    cost = {"costs": {1: table}}
+    for model in (
+        SimilarityCP(similarities={1: table}),
+        WassersteinCP(**cost),
+        StochasticCP(graph=table),
+    ):
+        with pytest.raises(InvalidInputError, match=r"but the data has no labels .*to_numpy\(\)"):
+            model.fit(X)
+    with pytest.raises(InvalidInputError, match="but the data has no labels"):
+        StochasticCP(graph=table).partial_fit(X)
+    with pytest.raises(InvalidInputError, match="but the data has no labels"):
+        wasserstein_distance(X[0], X[1], [table, np.zeros((3, 3))])
+
+
+def test_a_table_that_only_counts_is_a_matrix():
+    matrix = read_similarities(similarity(), 4, None, "S")
+    counted = pd.DataFrame(similarity())
+    stored = restored_matrices(stored_matrices([counted]))[0]
+    coords = {"row": range(4), "column": range(4)}
+    array = xr.DataArray(similarity(), dims=["row", "column"], coords=coords)
+    for table in (counted, stored, pl.DataFrame(similarity()), array):
+        np.testing.assert_array_equal(read_similarities(table, 4, None, "S"), matrix)
+    for other in (counted.iloc[::-1, ::-1], counted.add_prefix("c"), counted.loc[[0, 2], [0, 2]]):
+        with pytest.raises(InvalidInputError, match="but the data has no labels"):
+            read_similarities(other, len(other), None, "S")
 
 
 def test_what_is_given_is_left_as_it_is():

@@ -559,6 +559,33 @@ def test_small_entries_beside_large_ones_are_fine():
 # Masks.
 
 
+def test_a_mask_of_other_labels_is_refused():
+    rows, columns = (
+        [f"{name}{k}" for k in range(n)] for n, name in zip(TABLE.shape, "rc", strict=True)
+    )
+    frame = pd.DataFrame(TABLE, index=rows, columns=columns)
+    mask = frame != 6
+    expected = as_tensor_input(TABLE, mask=mask.to_numpy()).data
+    coords = {"row": rows, "column": columns}
+    array, seen = (xr.DataArray(part, dims=list(coords), coords=coords) for part in (TABLE, mask))
+    for data, form in (
+        *((frame, same) for same in (mask, pl.from_pandas(mask), seen, mask.to_numpy())),
+        *((array, same) for same in (mask, seen)),
+    ):
+        np.testing.assert_array_equal(as_tensor_input(data, mask=form).data, expected)
+    for data, form in (
+        *((frame, other) for other in (mask.iloc[::-1], mask.iloc[:, ::-1], seen[::-1])),
+        (frame, pl.from_pandas(mask.iloc[:, ::-1])),
+        (array, seen[:, ::-1]),
+    ):
+        with pytest.raises(InvalidInputError, match="mask has other labels than the data"):
+            as_tensor_input(data, mask=form)
+    with pytest.raises(InvalidInputError, match="mask has the modes"):
+        as_tensor_input(array, mask=seen.rename(row="other"))
+    with pytest.raises(InvalidInputError, match="mask has the shape"):
+        as_tensor_input(frame, mask=mask[columns[0]])
+
+
 def test_a_mask_marks_what_was_observed():
     mask = TABLE != 6
     for convert in (np.asarray, torch.asarray, array_api_strict.asarray):

@@ -47,7 +47,7 @@ def test_every_zero_is_as_likely_as_any_other(share):
     generator = np.random.default_rng(0)
     X = (generator.permutation(100) < 100 * share).astype(float).reshape(10, 10)
     n_nonzero, n_zero = int(X.sum()), int((X == 0).sum())
-    n_repeats = 1500
+    n_repeats = 800
     hits = sum(add_noise(coo_array(X), 0.5, random_state=k).toarray() for k in range(n_repeats))
     expected = n_repeats * 0.5 * min(n_nonzero, n_zero) / n_zero
     assert (hits[X > 0] == n_repeats).all()

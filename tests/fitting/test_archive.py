@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from polyad.exceptions import InvalidTypeError, ModelFileError, Status
-from polyad.fitting import History
+from polyad.exceptions import InvalidTypeError, ModelFileError
+from polyad.fitting import History, Status
 from polyad.fitting.archive import read_archive, write_archive
 
 PLAIN = st.recursive(
@@ -43,7 +43,7 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(value=PLAIN, array=ARRAYS)
 def test_round_trip(tmp_path_factory, value, array):
     path = tmp_path_factory.mktemp("archive") / "file.polyad"

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyad.exceptions import CheckpointError, DataWarning, InvalidTypeError, Status
-from polyad.fitting import Checkpoint, FitOptions, Resumable, fit_best
+from polyad.exceptions import CheckpointError, DataWarning, InvalidTypeError
+from polyad.fitting import Checkpoint, FitOptions, Resumable, Status, fit_best
 from polyad.fitting import checkpoint as checkpoint_module
 from tests.fitting.simple_solver import Halving, Point, ScriptedWithoutPromise, start
 

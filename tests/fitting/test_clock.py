@@ -9,9 +9,8 @@ from numba import njit
 
 from polyad.core.compiled import compile_seconds
 from polyad.core.threads import OutOfTimeError, ended_when, run_blocks, thread_limit
-from polyad.exceptions import Status
-from polyad.fitting import FitOptions, fit_best
-from polyad.fitting.clock import Clock
+from polyad.fitting import FitOptions, Status, fit_best
+from polyad.fitting.driver import Clock
 from tests.fitting.simple_solver import Halving, Point
 
 
@@ -119,7 +118,7 @@ def test_blocks_end_in_every_thread():
 
 def test_compiling_is_not_counted_and_is_told(monkeypatch, caplog):
     compiled = [7.0]
-    monkeypatch.setattr("polyad.fitting.clock.compile_seconds", lambda: compiled[0])
+    monkeypatch.setattr("polyad.fitting.driver.compile_seconds", lambda: compiled[0])
     clock = Clock()
     before = clock.seconds()
     compiled[0] += 1000.0

@@ -5,8 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from polyad.exceptions import Status
-from polyad.fitting import FitOptions, History, fit_best
+from polyad.fitting import FitOptions, History, Status, fit_best
 from polyad.fitting.driver import FitError, begin, earlier_end, run
 from tests.fitting.simple_solver import (
     Halving,

@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from polyad.exceptions import Status
-from polyad.fitting import Checkpoint, FitOptions, Resumable, Solver, fit_best
+from polyad.fitting import Checkpoint, FitOptions, Resumable, Solver, Status, fit_best
+from polyad.fitting.driver import FitError, begin
 from tests.fitting.simple_solver import Point
 
 
@@ -113,6 +113,27 @@ def test_an_interrupt_of_the_final_step_keeps_the_state_before_it():
     result = fit(DELIVERS_LOWEST, (1.0, 2.0, 0.0), ENDS_LOWEST, solver=Interrupted())
     assert result.status is Status.INTERRUPTED
     assert result.objective == 0.25
+
+
+class Broken(Falling):
+    """The final step is a fit of its own, which breaks down."""
+
+    name = "Broken"
+
+    def finish(self, state):
+        return begin(self, Point(state.position * np.nan))
+
+
+def test_a_final_step_that_breaks_down_keeps_the_state_before_it():
+    result = fit(ENDS_LOWEST, solver=Broken())
+    assert result.delivered.position.tolist() == [0.125, 1.0, 1.0]
+    assert result.status is Status.DIVERGED
+
+
+def test_the_error_of_a_start_is_not_lost_in_that_of_the_final_step():
+    with pytest.raises(FitError, match="at the start") as caught:
+        fit((np.nan, 1.0, 1.0), solver=Broken())
+    assert caught.value.result.delivered is not None
 
 
 class Needed(Interrupted):

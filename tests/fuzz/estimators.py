@@ -28,6 +28,8 @@ ROUNDING = {"float32": 1e-4, "float64": 1e-9}
 ROWS = {"float32": 1e-2, "float64": 1e-5}
 # Beyond that, components are next to dependent.
 CONDITION = 1e6
+# The same for the few entries of a sample, and the relative error of features beyond it.
+CONDITION_OF_A_SAMPLE, UNTOLD = 1e4, 1e-3
 
 
 def case(rng: Rng, number: int, say: Callable[[str], None]) -> bool:
@@ -290,7 +292,21 @@ def ways_to_miss(fitted: Fitted) -> None:
         return
     finally:
         model.set_params(missing=kept)
-    close(by_nan, by_absence, ROWS[fitted.dtype], "features with NaN and of unobserved entries")
+    components = np.asarray(model.components_, dtype=float).reshape(by_nan.shape[1], -1)
+    told = np.array([tells_apart(components, seen) for seen in observed.reshape(len(observed), -1)])
+    what = "features with NaN and of unobserved entries"
+    close(by_nan[told], by_absence[told], ROWS[fitted.dtype], what)
+    close(by_nan[~told], by_absence[~told], max(ROWS[fitted.dtype], UNTOLD), what)
+
+
+def tells_apart(components: np.ndarray, seen: np.ndarray) -> bool:
+    """Whether the entries of a sample determine how much of each component it has.
+
+    Where they do not, the shortest of many rows is meant, and rounding moves it.
+    """
+    if np.count_nonzero(seen) < len(components):
+        return False
+    return bool(np.linalg.cond(components[:, seen]) <= CONDITION_OF_A_SAMPLE)
 
 
 CHECKS: tuple[Callable[[Fitted], None], ...] = (

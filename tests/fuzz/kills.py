@@ -5,6 +5,12 @@ The one that goes on must end with the bits of a fit that nobody killed.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
+import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,23 +65,48 @@ def case(rng: Rng, number: int, say: Callable[[str], None]) -> bool:
 
 def _kill(name: str, seed: int, folder: str, steps: int, pause: float) -> None:
     """Start a fit in another process and kill it some time after an iteration."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.kills", name, str(seed), folder]
-    with subprocess.Popen(
-        [*command, name, str(seed), folder], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for _ in range(steps):
-            if not process.stdout.readline():
-                break
+    given, told = _nursery()
+    given.write(f"{json.dumps([name, seed, folder])}\n")
+    given.flush()
+    child = int(told.readline())
+    lines = iter(told.readline, "over\n")
+    for _ in range(steps):
+        if not next(lines, ""):
+            break
+    else:
         time.sleep(pause)
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):  # on a quick machine the fit is over
+            os.kill(child, signal.SIGKILL)
+    demand(all(lines), "the process whose forks are killed has died itself")
 
 
-def _tell(_iteration: Any) -> None:
-    sys.stdout.write("iteration\n")
+@functools.cache
+def _nursery() -> tuple[Any, Any]:
+    """Start the process that has imported all, and whose forks are fits; return its two ends."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.kills"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    atexit.register(process.communicate)
+    return process.stdin, process.stdout
+
+
+def _tell(words: Any) -> None:
+    sys.stdout.write(f"{words}\n")
     sys.stdout.flush()
 
 
+def _serve() -> None:
+    """Fork for each fit, say who fits, how often it has come round, and when it is over."""
+    for line in iter(sys.stdin.readline, ""):
+        child = os.fork()
+        if not child:
+            _tell(os.getpid())
+            model, arguments = make(*json.loads(line), callbacks=[lambda _: _tell("iteration")])
+            model.fit(*arguments)
+            os._exit(0)
+        os.waitpid(child, 0)
+        _tell("over")
+
+
 if __name__ == "__main__":
-    model, arguments = make(sys.argv[1], int(sys.argv[2]), sys.argv[3], callbacks=[_tell])
-    model.fit(*arguments)
+    _serve()

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 
-from polyad.exceptions import Status
-from polyad.fitting import History
+from polyad.fitting import History, Status
 
 STRANGE = (
     *(None, True, False, 0, 1, -1, 2, 7, 10**6, 10**30, -(10**400), 0.0, -1.0, 0.5, 1e-300, 1e300),

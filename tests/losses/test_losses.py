@@ -14,6 +14,7 @@ from polyad.losses import (
     CustomLoss,
     GaussianLoss,
     HuberLoss,
+    Loss,
     NegativeBinomialLoss,
     PoissonLoss,
 )
@@ -240,6 +241,19 @@ def test_reading():
     assert "lower=0.0" in repr(CustomLoss(np.add, np.add, lower=0.0))
 
 
+class Bounded(Loss):
+    name, lower = "bounded", 1.0
+    value = derivative = np.subtract
+
+
+class Nameless(Loss):
+    def value(self, x, m):
+        return (m - x) ** 2
+
+    def derivative(self, x, m):
+        return 2 * (m - x)
+
+
 def test_names_of_divergences_are_names_of_losses():
     assert read_loss("kl") == PoissonLoss()
     assert read_loss("frobenius") == GaussianLoss()
@@ -297,6 +311,10 @@ def test_without_margin_model_values_are_taken_as_they_are():
     [
         (lambda: read_loss("logistic"), "'logistic' is not known. Give one of 'gaussian', 'poiss"),
         (lambda: read_loss(3), "loss is a int. Give a name"),
+        (lambda: read_loss(int), "loss is the class int. Give a name"),
+        (lambda: read_loss(HuberLoss), r"is the class HuberLoss, not .*Give HuberLoss\(\)"),
+        (lambda: read_loss(Bounded()), "a Bounded with lower=1.0; give 0 or minus infinity"),
+        (lambda: read_loss(Nameless()), r"a Nameless, a Loss without a name.*name = \"nameless\""),
         (lambda: HuberLoss(0.0), "above zero as threshold, got 0.0"),
         (lambda: HuberLoss(1.0, nonnegative=0.0), "True or False as nonnegative, got 0.0"),
         (lambda: HuberLoss("1"), "above zero as threshold, got '1'"),

@@ -10,7 +10,7 @@ from scipy.sparse import coo_array
 from polyad import CP, QMF, GeneralizedCP, KruskalTensor, LabelledTensor
 from polyad.datasets import make_low_rank
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.metrics import explained_variation, poisson_deviance, reading, relative_error
+from polyad.metrics import decomposition, explained_variation, poisson_deviance, relative_error
 
 SHAPE = (7, 6, 5)
 
@@ -51,7 +51,7 @@ def test_every_form_gives_the_formula(form):
 def test_blocks_do_not_matter(monkeypatch, block):
     X, truth = counts()
     expected = explained_variation(X, truth)
-    monkeypatch.setattr(reading, "_BLOCK", block)
+    monkeypatch.setattr(decomposition, "_CELLS_AT_A_TIME", block)
     assert explained_variation(X, truth) == pytest.approx(expected, rel=1e-13)
 
 

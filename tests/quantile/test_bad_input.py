@@ -1,5 +1,7 @@
 """One clear error for each thing that cannot be done, before any work starts."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -60,10 +62,22 @@ def test_types_that_are_refused(estimator):
     with pytest.raises(InvalidTypeError, match=r"Sparse data.*X.toarray\(\)"):
         estimator().fit(scipy.sparse.csr_array(small()))
     for divergence in (3, object(), QMF):
-        with pytest.raises(InvalidTypeError, match=r"divergence is a \w+\. Give a name"):
+        with pytest.raises(
+            InvalidTypeError, match=r"divergence is (a|the class) \w+\. Give a name"
+        ):
             estimator(divergence=divergence).fit(small())
     with pytest.raises(InvalidTypeError, match="callbacks"):
         estimator(callbacks=[3]).fit(small())
+
+
+def test_the_names_that_are_offered_for_a_divergence_are_taken():
+    with pytest.raises(InvalidInputError, match="divergence='foo' is not known") as error:
+        QMF(divergence="foo").fit(small())
+    offered = re.findall(r"'([a-z-]+)'", str(error.value).partition("Give one of")[2])
+    assert {"kl", "frobenius"} < set(offered)
+    assert not {"bernoulli", "poisson-log"} & set(offered)
+    for name in offered:
+        QMF(2, divergence=name, max_iter=1, random_state=0).fit(small())
 
 
 def test_what_only_qmf_refuses():

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from polyad.quantile.checks import read_divergence
-from polyad.quantile.features import feature_table
+from polyad.quantile.features import feature_table, read_divergence
 from polyad.quantile.parameters import (
     Parameters,
     joined,
@@ -30,7 +29,7 @@ def problem(X, divergence=None, n_quantiles=5, nonnegative=True, ridge=0.01):
 
 
 def test_the_value_is_that_of_the_twin():
-    X = small()
+    X = small(n_samples=10, n_features=4)
     objective, free = problem(X)
     found = objective.evaluate(free, [])
     assert found.value == pytest.approx(qmf_loss(X.T, *free, ridge=0.01), rel=1e-7)
@@ -40,7 +39,7 @@ def test_the_value_is_that_of_the_twin():
 @pytest.mark.parametrize("divergence", [read_divergence("kl"), read_divergence("frobenius")])
 @pytest.mark.parametrize("kind", ["whole", "missing", "constant", "tied"])
 def test_all_four_blocks_of_the_gradient_by_differences(nonnegative, divergence, kind):
-    X = small(n_samples=12, n_features=5)
+    X = small(n_samples=9, n_features=4)
     X /= X.max(axis=0)  # so that no feature drowns the others in rounding
     if kind == "missing":
         X[np.random.default_rng(2).random(X.shape) < 0.2] = np.nan

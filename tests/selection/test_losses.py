@@ -7,6 +7,7 @@ from scipy.special import rel_entr
 from sklearn.base import clone
 
 from polyad import CP, GeneralizedCP, NonnegativeCP, PoissonCP
+from polyad.data.validation import as_tensor_input
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.metrics import poisson_deviance
 from polyad.selection import select_rank, tasks
@@ -145,7 +146,9 @@ def test_counts_around_which_a_model_is_fitted_are_as_if_missing(monkeypatch):
     monkeypatch.setattr(tasks, "_SETTLED", 1e-9)
     monkeypatch.setattr(tasks, "_MOST_ROUNDS", 100)
     model = PoissonCP(solver="pdnr", tol=1e-12, max_iter=2000)
-    plan = tasks.Plan(model, X, HoldoutOptions(0.1, "zero", 1.0), 0.5, wants_consistency=False)
+    plan = tasks.Plan(
+        model, as_tensor_input(X), HoldoutOptions(0.1, "zero", 1.0), 0.5, wants_consistency=False
+    )
     task = tasks.Task("heldout", 2, 0, 0)
     hidden = hide_entries(X, plan.holdout, task.data_seed)
     around = tasks._fit_around(task, plan, hidden).kruskal_

@@ -2,7 +2,6 @@
 
 import warnings
 
-import joblib
 import numpy as np
 import pytest
 import torch
@@ -12,6 +11,7 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 
 from polyad import CP, LabelledTensor, factor_match_score
+from polyad.data.validation import as_tensor_input
 from polyad.datasets import make_low_rank
 from polyad.exceptions import InvalidInputError, InvalidTypeError, NumericalError
 from polyad.selection import RankSelection, select_rank, tasks
@@ -82,7 +82,9 @@ def test_cells_around_which_a_model_is_fitted_are_as_if_missing(monkeypatch):
     monkeypatch.setattr(tasks, "_SETTLED", 1e-9)
     monkeypatch.setattr(tasks, "_MOST_ROUNDS", 100)
     model = CP(tol=1e-12, max_iter=5000)
-    plan = tasks.Plan(model, X, HoldoutOptions(0.1, "zero", 1.0), 0.5, wants_consistency=False)
+    plan = tasks.Plan(
+        model, as_tensor_input(X), HoldoutOptions(0.1, "zero", 1.0), 0.5, wants_consistency=False
+    )
     task = tasks.Task("heldout", 2, 0, 0)
     hidden = hide_entries(X, plan.holdout, task.data_seed)
     around = tasks._fit_around(task, plan, hidden)
@@ -138,19 +140,17 @@ def test_the_same_numbers_for_any_number_of_jobs():
     X, model = dense(2, shape=(10, 9, 8)), CP(max_iter=5000)
 
     def run(**options):
-        return select_rank(model, X, [1, 2, 3], method=ALL, n_repeats=3, **options).table
+        return select_rank(model, X, [1, 2], method=ALL, n_repeats=2, **options).table
 
     one = run(random_state=0)
     assert run(random_state=0, n_jobs=2).equals(one)
-    with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
-        assert run(random_state=0, n_jobs=2).equals(one)
     assert not run(random_state=1).equals(one)
 
 
 def test_a_row_depends_on_nothing_but_its_rank():
     X = dense(2, shape=(10, 9, 8))
-    many = select_rank(CP(), X, [3, 1, 2, 2], method=ALL, n_repeats=3, random_state=0)
-    one = select_rank(CP(), X, [2], method="stability", n_repeats=3, random_state=0)
+    many = select_rank(CP(), X, [3, 1, 2, 2], method=ALL, n_repeats=2, random_state=0)
+    one = select_rank(CP(), X, [2], method="stability", n_repeats=2, random_state=0)
     assert list(many.table.index) == [1, 2, 3]
     assert many.table.loc[[2], one.table.columns].equals(one.table)
 
@@ -171,13 +171,14 @@ def test_every_form_of_the_data_gives_the_same():
     assert select_rank(CP(), named, [1, 2], n_repeats=2, random_state=0).table.equals(expected)
     other = select_rank(CP(), torch.asarray(X), [1, 2], method=ALL, n_repeats=2, random_state=0)
     np.testing.assert_allclose(other.table[expected.columns], expected, rtol=1e-4)
-    events = LabelledTensor(counts(), modes=list("abc"))
-    plain = select_rank(CP(), counts(), [1, 2], n_repeats=2, random_state=0).table
+    few = counts(shape=(20, 18, 15))
+    events = LabelledTensor(few, modes=list("abc"))
+    plain = select_rank(CP(), few, [1, 2], n_repeats=2, random_state=0).table
     assert select_rank(CP(), events, [1, 2], n_repeats=2, random_state=0).table.equals(plain)
 
 
 def test_stored_zeros_are_zeros_like_others():
-    X = counts()
+    X = counts(shape=(20, 18, 15))
     padded = coo_array(
         (np.append(X.data, [0, 0]), [np.append(row, [0, 1]) for row in X.coords]), shape=X.shape
     )
@@ -245,7 +246,7 @@ def test_means_and_errors_are_those_of_the_single_numbers():
 
 
 def test_the_error_of_a_match_is_the_jackknife_over_fits():
-    from polyad.selection.summary import _standard_error, mean_matches
+    from polyad.selection.result import _standard_error, mean_matches
 
     models = [CP(4, init="random", random_state=k).fit(dense()).kruskal_ for k in range(5)]
     means = mean_matches(models, [])

@@ -37,6 +37,14 @@ SETTINGS = [
     {"epsilon": 0.1, "n_iter": 3},
     {"epsilon": 0.1, "tol": 1e-13, "cost": QUARTIC},
 ]
+# JAX compiles for each pair, but settings go through the same code for all operators: each has
+# two of them for its values, and one for its differences, which NumPy's gradients agree with too.
+LABELS = ["solved", "plain", "iterated", "quartic"]
+PAIRS = [
+    pytest.param(name, SETTINGS[k], id=f"{name}-{LABELS[k]}")
+    for number, name in enumerate(ARGUMENTS)
+    for k in (number, (number + 2) % 4)
+]
 NAMES = pytest.mark.parametrize("name", ARGUMENTS)
 
 
@@ -56,8 +64,7 @@ def of_arrays(name, **settings):
     return function, tuple(jnp.asarray(array) for array in arrays.values())
 
 
-@NAMES
-@pytest.mark.parametrize("settings", SETTINGS, ids=["solved", "plain", "iterated", "quartic"])
+@pytest.mark.parametrize(("name", "settings"), PAIRS)
 def test_values_and_gradients_are_those_of_numpy(x64, name, settings):
     function, arrays = of_arrays(name, **settings)
     value, pullback = soft.vjp(getattr(soft, name), **ARGUMENTS[name], **settings)
@@ -72,19 +79,17 @@ def test_values_and_gradients_are_those_of_numpy(x64, name, settings):
     np.testing.assert_array_equal(function(*arrays), found)
 
 
-@NAMES
-@pytest.mark.parametrize("settings", SETTINGS, ids=["solved", "plain", "iterated", "quartic"])
+@pytest.mark.parametrize(("name", "settings"), PAIRS[::2])
 def test_differences_agree(x64, name, settings):
     function, arrays = of_arrays(name, **settings)
     check_grads(jax.jit(function), arrays, order=1, modes=["rev"], atol=1e-5, rtol=1e-5)
 
 
-@NAMES
-@pytest.mark.parametrize("n_iter", [None, 2])
+@pytest.mark.parametrize(("name", "n_iter"), list(zip(ARGUMENTS, [None, 2, 2, None], strict=True)))
 def test_mapping_is_looping(x64, name, n_iter):
     """Every argument has a batch of its own, also the levels."""
     function, arrays = of_arrays(name, epsilon=0.1, n_iter=n_iter)
-    factors = jnp.array([1.0, 0.6, 0.9])[:, None]
+    factors = jnp.array([1.0, 0.6])[:, None]
     batches = [jnp.stack([array * f[0] for f in factors]) for array in arrays]
 
     def loss(*values):
@@ -93,7 +98,7 @@ def test_mapping_is_looping(x64, name, n_iter):
     everything = tuple(range(len(arrays)))
     gradient = jax.grad(loss, everything)
     values, gradients = jax.vmap(function)(*batches), jax.jit(jax.vmap(gradient))(*batches)
-    for i in range(3):
+    for i in range(2):
         one = [batch[i] for batch in batches]
         np.testing.assert_allclose(values[i], function(*one), rtol=1e-9)
         for found, expected in zip(gradients, gradient(*one), strict=True):

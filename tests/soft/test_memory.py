@@ -16,6 +16,7 @@ from polyad.soft import quantile_normalize, soft_sort, vjp
 # of getrusage would begin with the peak of the process that started it.
 CODE = """
 import json
+import os
 from pathlib import Path
 import numpy as np
 from polyad import soft
@@ -30,37 +31,44 @@ def counted(self, **options):
 
 RowTransport.solve = counted
 
-def peak(d, n, **settings):
+def peak(name, d, n, **settings):
     x = np.random.default_rng(0).lognormal(size=(d, n))
-    value, pullback = soft.vjp(soft.{name}, x, n_targets=32, **settings)
+    value, pullback = soft.vjp(getattr(soft, name), x, n_targets=32, **settings)
     pullback(value)
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
-peaks = [
-    peak(2, 100, epsilon=1e-4),
-    peak(64, 4000, epsilon=1.0, tol=0.5),
-    peak(64, 4000, epsilon=1e-4, tol=1e-12),
-]
-print(json.dumps([steps, peaks]))
+# Each operator in a fork, whose peak begins with what is in use.
+for name in ("soft_rank", "soft_sort"):
+    child = os.fork()
+    if not child:
+        peaks = [
+            peak(name, 2, 100, epsilon=1e-4),
+            peak(name, 64, 4000, epsilon=1.0, tol=0.5),
+            peak(name, 64, 4000, epsilon=1e-4, tol=1e-12),
+        ]
+        print(json.dumps([steps, peaks]), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak")
-@pytest.mark.parametrize("name", ["soft_rank", "soft_sort"])
-def test_more_steps_need_no_more_memory(name):
+def test_more_steps_need_no_more_memory():
     done = subprocess.run(
-        [sys.executable, "-c", CODE.replace("{name}", name)],
+        [sys.executable, "-W", "ignore", "-c", CODE],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    (_, few, many), (small, first, second) = json.loads(done.stdout)
-    assert many > few + 150
-    # The first large run is some ten times its input; one table of a plan would be thirty-two.
-    assert first > small
-    assert second - first < 0.1 * (first - small)
+    both = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(both) == 2
+    for (_, few, many), (small, first, second) in both:
+        assert many > few + 150
+        # The first large run is some ten times its input; one table of a plan would be thirty-two.
+        assert first > small
+        assert second - first < 0.1 * (first - small)
 
 
 @pytest.mark.parametrize(

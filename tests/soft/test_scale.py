@@ -9,7 +9,7 @@ from scipy.stats import rankdata
 
 from polyad.exceptions import NumericalError
 from polyad.soft import quantile_normalize, soft_quantile, soft_rank, soft_sort, vjp
-from polyad.soft.squash import squash
+from polyad.soft.plans import squash
 
 ROWS = {
     "the smallest and the largest": [9.5e-12, 4.8e-9, 9.4e29],
@@ -57,13 +57,13 @@ def test_every_operator_is_finite_and_keeps_the_order(row, epsilon, squashed):
     assert rank.mean() == pytest.approx((x.size + 1) / 2)
 
 
-@pytest.mark.parametrize("size", [30.0, 1e6, 1e30, 1e300])
-def test_values_between_huge_ones_are_ranked_as_if_alone_with_their_targets(size):
+def test_values_between_huge_ones_are_ranked_as_if_alone_with_their_targets():
     inner, epsilon = np.array([0.3, 0.1, 0.7]), 0.05
     plan = reference(inner, np.array([0.25, 0.5, 0.75]), epsilon)
-    found = soft_rank([-size, *inner, size], epsilon=epsilon, squash=False)
     expected = [1.0, *(3.0 * plan @ np.array([2.0, 3.0, 4.0])), 5.0]
-    np.testing.assert_allclose(found, expected, rtol=1e-8)
+    for size in (30.0, 1e6, 1e30, 1e300):
+        found = soft_rank([-size, *inner, size], epsilon=epsilon, squash=False)
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
 def test_wide_gaps_have_hard_ranks():

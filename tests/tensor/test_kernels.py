@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyad.tensor import kernels, observed_kernels
+from polyad.tensor import kernels
 from polyad.tensor.kernels import Pieces, Spans
 
 FLOATS = [np.float32, np.float64]
@@ -100,8 +100,7 @@ def test_sort_by_digit_is_stable(index, shift, bits):
     np.testing.assert_array_equal(result, order[np.argsort(digits, kind="stable")])
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize(("dtype", "index"), [*zip(FLOATS, INDICES, strict=True)])
 def test_merge_duplicates(dtype, index):
     rng = np.random.default_rng(1)
     coords = rng.integers(0, 3, (3, 100)).astype(index)
@@ -149,8 +148,10 @@ def test_find_and_cut_fibres():
     np.testing.assert_array_equal(pieces.single_values, values[~inside])
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("index", [np.uint32, np.uint64])
+@pytest.mark.parametrize(
+    ("dtype", "index"),
+    [(np.float32, np.uint32), (np.float64, np.uint32), (np.float64, np.uint64)],
+)
 @pytest.mark.parametrize("n_components", [1, 7, 8, 40, kernels.WIDTH])
 def test_mttkrp_spans(dtype, index, n_components):
     rng = np.random.default_rng(4)
@@ -164,8 +165,7 @@ def test_mttkrp_spans(dtype, index, n_components):
     assert np.isnan(out[[2, 5]]).all()
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n_middle", [1, 2, 3])
+@pytest.mark.parametrize(("dtype", "n_middle"), [(np.float32, 1), (np.float64, 2), (np.float64, 3)])
 def test_mttkrp_deep_spans(dtype, n_middle):
     work = random_work(np.random.default_rng(5), n_middle=n_middle, dtype=dtype)
     pieces, spans, factors = work
@@ -176,24 +176,24 @@ def test_mttkrp_deep_spans(dtype, n_middle):
     np.testing.assert_allclose(out, twin_mttkrp(*work), rtol, rtol)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n_modes", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("dtype", "n_modes"),
+    [(np.float32, 2), (np.float64, 2), (np.float32, 3), (np.float64, 3), (np.float64, 4)],
+)
 def test_kruskal_values(dtype, n_modes):
     rng = np.random.default_rng(6)
     factors = tuple(rng.standard_normal((9, 11)).astype(dtype) for _ in range(n_modes))
     coords = rng.integers(0, 9, (n_modes, 300)).astype(np.uint32)
     expected = np.prod([A[c] for A, c in zip(factors, coords, strict=True)], axis=0).sum(axis=1)
-    functions = [kernels.kruskal_values_n, kernels.kruskal_values_3][: 2 if n_modes == 3 else 1]
-    for function in functions:
-        out = np.full(300, np.nan, dtype)
-        function(factors, coords, (10, 290), out)
-        np.testing.assert_allclose(out[10:290], expected[10:290], rtol=1e-4, atol=1e-4)
-        assert np.isnan(out[:10]).all()
-        assert np.isnan(out[290:]).all()
+    function = kernels.kruskal_values_3 if n_modes == 3 else kernels.kruskal_values_n
+    out = np.full(300, np.nan, dtype)
+    function(factors, coords, (10, 290), out)
+    np.testing.assert_allclose(out[10:290], expected[10:290], rtol=1e-4, atol=1e-4)
+    assert np.isnan(out[:10]).all()
+    assert np.isnan(out[290:]).all()
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n_middle", [1, 2])
+@pytest.mark.parametrize(("dtype", "n_middle"), [(np.float64, 1), (np.float32, 1), (np.float64, 2)])
 @settings(max_examples=20)
 @given(ridge=st.floats(0.01, 10), n_components=st.integers(1, 9))
 def test_solve_observed_rows(dtype, n_middle, ridge, n_components):
@@ -201,6 +201,6 @@ def test_solve_observed_rows(dtype, n_middle, ridge, n_components):
     work = random_work(rng, n_middle=n_middle, dtype=dtype, n_components=n_components)
     pieces, rows, factors = work
     out = np.zeros((7, n_components), dtype)
-    observed_kernels.solve_observed_rows((pieces, rows), (0, 5), factors, ridge, out)
+    kernels.solve_observed_rows((pieces, rows), (0, 5), factors, ridge, out)
     rtol = 1e-4 if dtype == np.float32 else 1e-8
     np.testing.assert_allclose(out, twin_observed(*work, ridge), rtol, rtol)

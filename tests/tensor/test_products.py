@@ -78,7 +78,7 @@ def test_products_equal_einsum(shape, rank):
     )
 
 
-@pytest.mark.parametrize("shape", [(300, 90, 70), (7, 200, 1500), (40, 30, 35, 45), (5, 700_001)])
+@pytest.mark.parametrize("shape", [(300, 90, 70), (7, 200, 1500), (40, 30, 35, 45), (5, 300_001)])
 @pytest.mark.parametrize("layout", ["C", "F", "strided"])
 def test_large_products_are_right_in_any_layout_and_the_same_on_any_number_of_threads(
     shape, layout

@@ -201,6 +201,23 @@ def test_nothing_has_no_distance():
         wasserstein_distance([], [], np.zeros((0, 0)))
 
 
+def test_a_table_of_costs_is_matched_by_label():
+    cost, words = random_cost(4, 0), list("dbac")
+    table = pd.DataFrame(cost, index=words, columns=words).loc[list("abcd"), list("cabd")]
+    x, y = np.random.default_rng(0).dirichlet(np.ones(4), 2)
+    expected = wasserstein_distance(x, y, cost)
+    series = pd.Series(x, words), pd.Series(y, words)
+    assert wasserstein_distance(*series, table) == expected
+    tensors = [
+        LabelledTensor(values[:, None], modes=["word", "text"], labels=[words, None])
+        for values in (x, y)
+    ]
+    assert wasserstein_distance(*tensors, table) == expected
+    assert wasserstein_distance(tensors[0], y[:, None], table) == expected
+    with pytest.raises(InvalidInputError, match="but the data has no labels"):
+        wasserstein_distance(x, y, table)
+
+
 def test_entries_of_other_labels_are_not_compared():
     cost = one_identity_cost(2)
     x = pd.Series([1.0, 0.0], index=["a", "b"])

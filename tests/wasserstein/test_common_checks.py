@@ -13,8 +13,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 @parametrize_with_checks(
     [
-        WassersteinCP(max_iter=5),
-        WassersteinCP(costs={1: "one-identity"}, transport="sinkhorn", max_iter=5),
+        WassersteinCP(max_iter=2),
+        WassersteinCP(costs={1: "one-identity"}, transport="sinkhorn", sinkhorn_iter=5, max_iter=2),
     ]
 )
 def test_scikit_learn_checks(estimator, check):

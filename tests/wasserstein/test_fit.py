@@ -10,7 +10,7 @@ from scipy.sparse import coo_array
 from scipy.special import rel_entr
 
 from polyad import WassersteinCP
-from polyad.exceptions import Status
+from polyad.fitting import Status
 from polyad.transport import random_cost
 from polyad.wasserstein import problem as problems
 from polyad.wasserstein.updates import updated_factor
@@ -70,7 +70,7 @@ def test_an_objective_below_zero_is_not_the_end():
     assert change <= model.tol
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 10_000),
     rank=st.integers(1, 4),
@@ -140,7 +140,7 @@ def test_permuted_components_are_the_same_model():
         np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-12)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 10_000),
     rank=st.integers(1, 4),

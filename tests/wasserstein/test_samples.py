@@ -10,12 +10,13 @@ from sklearn.base import clone
 
 import polyad
 from polyad import LabelledTensor, WassersteinCP
-from polyad.exceptions import InvalidInputError, Status
+from polyad.exceptions import InvalidInputError
+from polyad.fitting import Status
 from polyad.tensor import SparseTensor
 from polyad.transport import one_identity_cost
 from polyad.wasserstein import solver
 from polyad.wasserstein.problem import TransportProblem, TransportSettings
-from polyad.wasserstein.solver import RowFactorization
+from polyad.wasserstein.solver import SampleRowsSolver, WassersteinSolver
 from tests.wasserstein import twin
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*max_iter.*")
@@ -97,7 +98,7 @@ def test_the_longer_steps_of_rows_do_not_raise_the_loss(couples, weights):
     X, costs = twin.small_data((8, 6, 5), seed=3)
     given = costs if couples else [None, *costs[1:]]
     problem = TransportProblem(SparseTensor(coo_array(X)), given, TransportSettings(*weights), 1e9)
-    solver = RowFactorization(problem)
+    solver = SampleRowsSolver(problem)
     state = solver.init(twin.start_for(X))
     loss = [solver.objective(state)]
     for _ in range(12):
@@ -106,6 +107,15 @@ def test_the_longer_steps_of_rows_do_not_raise_the_loss(couples, weights):
     assert np.all(np.diff(loss) <= 4 * solver.floor)
     factors = [np.asarray(factor) for factor in state.factors]
     assert loss[-1] == pytest.approx(twin.objective(X, factors, given, *weights), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", [WassersteinSolver, SampleRowsSolver])
+@pytest.mark.parametrize("n_steps", [None, 25])
+def test_only_solved_transports_promise_descent(kind, n_steps):
+    X, costs = twin.small_data((4, 3, 3), seed=3)
+    settings = TransportSettings(0.1, 1.0, n_steps)
+    problem = TransportProblem(SparseTensor(coo_array(X)), costs, settings, 1e9)
+    assert kind(problem).promises_descent is (n_steps is None)
 
 
 def test_an_empty_sample_has_no_features(fitted):

@@ -15,6 +15,7 @@ from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
+from numba.extending import register_jitable
 
 if sys.platform != "win32":
     import fcntl
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
-_REGROUP = {"contract", "nsz", "reassoc"}
-_IN_ORDER = {"contract", "nsz"}
+_IN_ORDER: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract", "nsz"},
+}
+_REGROUPED: dict[str, Any] = {**_IN_ORDER, "fastmath": {"contract", "nsz", "reassoc"}}
 
 _events: Any = event  # which has no types
 _timer = _events.TimingListener()
@@ -43,21 +48,49 @@ def kernel(function: Function) -> Function:
     Multiplications may be fused with additions and sums regrouped, the same way in each call;
     infinities and NaN keep their meaning.
     """
-    return _compiled(function, _REGROUP)
-
-
-def ordered_kernel(function: Function) -> Function:
-    """Compile like :func:`kernel`, but keep the order of all sums: for compensated arithmetic."""
-    return _compiled(function, _IN_ORDER)
-
-
-def _compiled(function: Function, fastmath: set[str]) -> Function:
-    compiled: Any = njit(
-        cache=True, nogil=True, error_model="numpy", fastmath=fastmath, pipeline_class=_Compiler
-    )(function)
+    compiled: Any = njit(cache=True, **_REGROUPED, pipeline_class=_Compiler)(function)
     if isinstance(compiled._cache, FunctionCache):  # not where the environment turns it off
         compiled._cache._cache_file = _SharedCacheFile(**vars(compiled._cache._cache_file))
     return cast("Function", compiled)
+
+
+def part(function: Function) -> Function:
+    """Let kernels call a function, which goes into each of them; in Python it stays as it is.
+
+    It is compiled as they are, but only with them and for no one else, which saves much of the
+    time that a first fit compiles: :func:`kernel` is for what Python calls.
+    """
+    return register_jitable(**_REGROUPED, pipeline_class=_PartCompiler)(function)
+
+
+def ordered_part(function: Function) -> Function:
+    """As :func:`part`, but the order of all sums is kept: for compensated arithmetic."""
+    return register_jitable(**_IN_ORDER, pipeline_class=_PartCompiler)(function)
+
+
+class _PartCompiler(Compiler):
+    """Compiles a part as far as the kernels need it that it goes into."""
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile a function."""
+        state = self.state
+        state.flags.no_compile = True
+        state.library = _PartLibrary(state.targetctx.codegen(), func.__qualname__)
+        result = super().compile_extra(func)
+        # Numba finds the code by what Python would call, of which each part needs its own.
+        never_called: Any = [].copy
+        state.targetctx.insert_user_function(never_called, result.fndesc, [result.library])
+        return result._replace(entry_point=never_called)
+
+
+class _PartLibrary(JITCodeLibrary):
+    """A part: optimised and made code of the processor within the kernels that call it."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
 
 
 class _Compiler(Compiler):
@@ -141,9 +174,4 @@ def _locked(folder: str) -> Iterator[None]:
 
 #: How a function of a number is compiled that every caller gets a copy of, with sums in their
 #: order: a loop over it can then be vectorised. For the ``jit_options`` of ``overload``.
-INLINED: Any = {
-    "nogil": True,
-    "error_model": "numpy",
-    "forceinline": True,
-    "fastmath": _IN_ORDER,
-}
+INLINED: Any = {**_IN_ORDER, "forceinline": True}

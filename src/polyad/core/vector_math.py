@@ -18,12 +18,11 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from polyad.core.compiled import INLINED, ordered_kernel
+from polyad.core.compiled import INLINED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
 
 # log(2) in two parts, the first with enough zero bits for exact products with exponents.
 _LN2_HIGH = 6.93147180369123816490e-01
@@ -161,24 +160,3 @@ def _choose_exp(x: Any) -> Callable[[Any], Any]:
 @overload(fast_log, jit_options=INLINED)
 def _choose_log(x: Any) -> Callable[[Any], Any]:
     return _log32 if x == types.float32 else _log64
-
-
-@ordered_kernel
-def exp_into(x: NDArray[Any], out: NDArray[Any]) -> None:
-    """Fill ``out`` with exp(x); the two may be the same array."""
-    for i in range(x.size):
-        out[i] = fast_exp(x[i])
-
-
-@ordered_kernel
-def log_into(x: NDArray[Any], out: NDArray[Any]) -> None:
-    """Fill ``out`` with log(x); the two may be the same array."""
-    for i in range(x.size):
-        out[i] = fast_log(x[i])
-
-
-@ordered_kernel
-def power_into(x: NDArray[Any], exponent: Any, offset: NDArray[Any], out: NDArray[Any]) -> None:
-    """Fill ``out`` with exp(offset) * x ** exponent, without overflow on the way."""
-    for i in range(x.size):
-        out[i] = fast_exp(offset[i] + exponent * fast_log(x[i]))

@@ -13,9 +13,8 @@ from polyad.core.arrays import Array, to_numpy
 from polyad.core.sklearn_compat import Interval, fit_context
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, CPLearned
-from polyad.cp.online import OnlineSums, add_batch, sums_of_fit
 from polyad.cp.problem import CompleteProblem, Problem, build_problem
-from polyad.cp.solver import AlternatingLeastSquares, ridge_rows
+from polyad.cp.solver import AlternatingLeastSquares, OnlineSums, add_batch, ridge_rows, sums_of_fit
 from polyad.data.label_values import joined_labels
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
@@ -26,7 +25,8 @@ from polyad.tensor.kruskal import KruskalTensor, column_norms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from polyad.data.validation import Missing, TensorInput
+    from polyad.data.readers import TensorInput
+    from polyad.data.validation import Missing
     from polyad.fitting import Iteration
 
 
@@ -174,6 +174,7 @@ class CP(CPFamily):
         """
         if not hasattr(self, "factors_"):
             return self.fit(X, mask=mask)
+        self._check_same_rank(len(self.weights_), "partial_fit")
         if self.missing == "unobserved" or list(self.fixed_modes):
             message = (
                 "partial_fit is for complete data and free modes: it keeps sums that mix all "

@@ -1,4 +1,4 @@
-"""What the estimators of the CP family share: the data of a fit, its start, what is learned.
+"""What the estimators of the CP family share: parameters, data, start, and what is learned.
 
 Of the five things that a room gives (``estimators/factorization.py``), a member is left with three:
 which problem its data makes (``_problem``), which solver minimises it (``_solver``), and how the
@@ -10,29 +10,30 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from array_api_compat import array_namespace
 
 from polyad.core.sklearn_compat import StrOptions
 from polyad.core.threads import thread_limit
-from polyad.cp.parameters import check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.estimators.kruskal import KruskalLearned, KruskalResult
-from polyad.exceptions import InvalidInputError, NumericalError
+from polyad.exceptions import InvalidInputError, InvalidTypeError, NumericalError
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor, column_norms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from polyad.core.arrays import Array
     from polyad.cp.problem import FitData
     from polyad.cp.solver import FactorSolver
-    from polyad.data.validation import TensorInput
+    from polyad.data.readers import TensorInput
 
 #: The constraints of the parameters that every member has.
 CP_CONSTRAINTS: dict[str, list[Any]] = {
@@ -48,6 +49,83 @@ COMMON_CONSTRAINTS: dict[str, list[Any]] = {
 
 # Weights below this part of the norm of the data are nothing.
 _NOTHING = 1e-10
+
+
+def check_rank(n_components: int, shape: Sequence[int]) -> None:
+    """Refuse more components than any tensor of this shape can need."""
+    limit = math.prod(shape) // max(shape)
+    if n_components > limit:
+        # The wording of scikit-learn, which its users search for.
+        features = f", n_features={shape[1]}" if len(shape) == 2 else ""
+        message = (
+            f"n_components={n_components} is too large: a tensor of shape {tuple(shape)} "
+            f"(n_samples={shape[0]}{features}) has rank at most {limit}, the product of all sizes "
+            "but the largest. Use fewer components."
+        )
+        raise InvalidInputError(message)
+
+
+def read_fixed_modes(fixed_modes: Iterable[int], n_modes: int, init: Any) -> list[int]:
+    """Return the fixed modes, counted from zero; their factors must come from ``init``."""
+    modes = list(fixed_modes) if np.iterable(fixed_modes) else [fixed_modes]
+    for mode in modes:
+        if not isinstance(mode, Integral) or isinstance(mode, bool):
+            message = (
+                f"fixed_modes has {mode!r}, a {type(mode).__name__}; give the numbers of modes, "
+                f"0..{n_modes - 1}."
+            )
+            raise InvalidTypeError(message)
+    modes = [int(mode) for mode in modes]
+    if any(not -n_modes <= mode < n_modes for mode in modes):
+        message = f"fixed_modes={modes} has a mode outside 0..{n_modes - 1}."
+        raise InvalidInputError(message)
+    fixed = sorted({mode % n_modes for mode in modes})
+    if len(fixed) == n_modes:
+        message = f"fixed_modes={modes} leaves nothing to fit: free at least one mode."
+        raise InvalidInputError(message)
+    if fixed and isinstance(init, str):
+        message = (
+            f"fixed_modes={modes} keeps factors of init, but init={init!r} has none. Give the "
+            "factors of all modes: init=[one array of shape (n_k, n_components) for each mode], "
+            "or init=model.kruskal_ of a fitted model."
+        )
+        raise InvalidInputError(message)
+    return fixed
+
+
+def read_weights(name: str, value: Any, n_modes: int) -> list[float]:
+    """Return a weight for each mode, of one for all or one for each."""
+    try:
+        weights = np.asarray(value, dtype=float)
+    except (OverflowError, TypeError, ValueError):  # told below, as other shapes are
+        weights = np.zeros(0)
+    each = np.full(n_modes, weights) if weights.ndim == 0 else weights
+    if each.shape != (n_modes,) or not (np.isfinite(each).all() and (each >= 0).all()):
+        message = (
+            f"{name}={value!r:.100} is not usable for {n_modes} modes: give one nonnegative "
+            "number, or one for each mode."
+        )
+        raise InvalidInputError(message)
+    return [float(weight) for weight in each]
+
+
+def read_penalties(
+    sparsity: Any, ridge: Any, n_modes: int, fixed_modes: Sequence[int]
+) -> tuple[list[float], list[float]]:
+    """Return the penalties of each mode; those of fixed modes do not count."""
+    both = []
+    for name, value in (("sparsity", sparsity), ("ridge", ridge)):
+        each = read_weights(name, value, n_modes)
+        both.append([0.0 if k in fixed_modes else each[k] for k in range(n_modes)])
+    penalised = [k for k in range(n_modes) if both[0][k] + both[1][k] > 0]
+    bare = [k for k in range(n_modes) if k not in penalised and k not in fixed_modes]
+    if penalised and bare:
+        message = (
+            f"The modes {penalised} are penalised and {bare} are not: scale would move to the "
+            "latter until nothing is left to penalise. Give those a small ridge too."
+        )
+        raise InvalidInputError(message)
+    return both[0], both[1]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,10 +222,15 @@ class CPFamily(KruskalResult, Factorization):
                 f"shape {shape}. Use {further}warm_start=False."
             )
             raise InvalidInputError(message)
-        if earlier.n_components != self.n_components:
+        self._check_same_rank(earlier.n_components)
+
+    def _check_same_rank(self, n_earlier: int, way: str = "warm_start=True") -> None:
+        """Refuse to go on from a model of more or fewer components."""
+        if n_earlier != self.n_components:
+            advice = "Use warm_start=False." if way == "warm_start=True" else "Use fit."
             message = (
-                f"warm_start=True goes on from a model of {earlier.n_components} components, but "
-                f"n_components={self.n_components}. Use warm_start=False."
+                f"{way} goes on from a model of {n_earlier} components, but "
+                f"n_components={self.n_components}. {advice}"
             )
             raise InvalidInputError(message)
 

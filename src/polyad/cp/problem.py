@@ -17,7 +17,7 @@ from array_api_compat import array_namespace, device
 from scipy.sparse import coo_array
 
 from polyad.core.arrays import Array, to_numpy
-from polyad.core.blocks import as_slices, cut
+from polyad.core.threads import as_slices, cut
 from polyad.cp.rules import UpdateRule, double, epsilon_of
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product, kruskal_to_dense
@@ -26,6 +26,8 @@ from polyad.tensor.sparse import SparseTensor
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from polyad.cp.similarity.solver import Smoothness
+    from polyad.cp.supervised.classifier import Labels
     from polyad.data.validation import Missing
 
 # Sizes of the largest entry, as powers of two, within which no sum of a sweep can overflow or
@@ -89,8 +91,6 @@ class FitData:
     fixed_modes: Sequence[int] = ()
     #: The name of a start, or the factors of a given one.
     start: str | list[Array] = "random"
-    #: What a method knows besides the data: classes of samples, similarities of entries.
-    side: Any = None
 
     def __init__(self, tensor: DenseTensor | SparseTensor) -> None:
         self.tensor = tensor
@@ -129,6 +129,11 @@ class FitData:
 
 class Problem(FitData, ABC):
     """Data, as least squares sees it."""
+
+    #: The classes of samples, in a fit that has them.
+    labels: Labels
+    #: How rough components are over similar entries, in a fit that has similarities.
+    smoothness: Smoothness
 
     @abstractmethod
     def sweep(self, factors: list[Array], rule: UpdateRule, fixed_modes: Collection[int]) -> float:

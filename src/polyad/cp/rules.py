@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from array_api_compat import array_namespace, device, is_numpy_array
 
-from polyad.core.blocks import cut
-from polyad.core.threads import run_blocks
-from polyad.tensor.observed_kernels import SINGULAR, shift_rows
+from polyad.core.threads import cut, run_blocks
+from polyad.tensor.kernels import SINGULAR, shift_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

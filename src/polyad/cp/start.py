@@ -9,7 +9,7 @@ from array_api_compat import array_namespace
 from scipy.sparse import csr_array
 
 from polyad.core.arrays import Array, to_numpy
-from polyad.core.blocks import cut
+from polyad.core.threads import cut
 from polyad.cp.rules import epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor

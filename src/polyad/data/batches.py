@@ -16,9 +16,9 @@ from array_api_compat import array_namespace, device, is_numpy_array
 from scipy.sparse import coo_array
 
 from polyad.core.arrays import Array, to_numpy
-from polyad.core.blocks import even_edges
-from polyad.data.readers import sample_access
-from polyad.data.validation import TensorInput, as_tensor_input
+from polyad.core.threads import even_edges
+from polyad.data.readers import TensorInput, sample_access
+from polyad.data.validation import as_tensor_input
 from polyad.exceptions import InvalidInputError, InvalidTypeError, PolyadError
 from polyad.tensor.sparse import SparseTensor
 
@@ -30,17 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some samples.
+    """Some samples."""
 
-    Attributes
-    ----------
-    positions : array of int
-        Which samples they are, counted from the start of the source.
-    given : TensorInput
-        Their validated data, with the labels of these samples.
-    """
-
+    #: Which samples they are, counted from the start of the source.
     positions: NDArray[np.int64]
+    #: Their validated data, with the labels of these samples.
     given: TensorInput
 
     @property

@@ -365,3 +365,27 @@ def joined_text(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if len({part.dtype.itemsize for part in parts}) > 1 and parts[0].dtype.kind == "U":
         return as_text(np.concatenate([part.astype(object) for part in parts]), of="the samples")
     return np.concatenate(parts)
+
+
+def in_order_of(y: Any, samples: NDArray[Any] | None, name: str = "y") -> Any:
+    """Bring a labelled target into the order of labelled samples.
+
+    A table of events sorts its samples, and a target that is taken in another order would fit noise
+    without a word. A target has labels if it is a pandas Series with an index that is not a mere
+    count; what has none is taken in order.
+    """
+    index: Any = getattr(y, "index", None)
+    if samples is None or not hasattr(y, "iloc") or type(index).__name__ == "RangeIndex":
+        return y
+    if len(index) == len(samples) and np.array_equal(np.asarray(index), samples):
+        return y
+    places = find_labels(index, samples) if index.is_unique else np.full(len(samples), -1)
+    if (places < 0).any():
+        strangers = samples[places < 0]
+        message = (
+            f"{name} has no entry for {len(strangers)} labels of the samples of X: "
+            f"{shown(strangers)}. Give each sample one (a class that is not known is None or NaN), "
+            f"or {name}.to_numpy() to take {name} in its own order."
+        )
+        raise InvalidInputError(message)
+    return y.iloc[places]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.data.entries import as_entries, move_entries, pick_entries
+from polyad.data.entries import as_entries, move_entries, pick_entries, read_xarray, write_xarray
 from polyad.data.label_values import (
     Unknown,
     as_labels,
@@ -27,7 +27,6 @@ from polyad.data.label_values import (
     shown,
 )
 from polyad.data.long_table import Duplicates, read_long_table, write_long_table
-from polyad.data.xarray_bridge import read_xarray, write_xarray
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:

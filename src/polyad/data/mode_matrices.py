@@ -91,10 +91,13 @@ def check_name(parameter: str, name: str, known: Sequence[str], mode_title: str)
 def read_square(entry: Any, size: int | None, labels: Any, title: str, rule: str) -> Any:
     """Return a square matrix of finite numbers >= 0, dense or csr, in float64 and a copy.
 
-    Tables come in the order of the labels, or of their own rows where there are none. Errors begin
-    with the title, such as "The cost of mode 1", and end with the rule, what is asked of it.
+    Tables come in the order of the labels. Without a size nothing is known of the data, and they
+    come in the order of their rows. Errors begin with the title, such as "The cost of mode 1", and
+    end with the rule, what is asked of it.
     """
     frame = as_frame(entry)
+    if frame is not None and labels is None and size is not None:
+        refuse_labels(frame, title)
     given = _array(entry if frame is None else _by_label(frame, labels, title), title)
     needed = given.shape[0] if size is None and given.ndim == 2 else size
     if given.shape != (needed, needed) or 0 in given.shape:
@@ -168,8 +171,24 @@ def as_frame(entry: Any) -> Any:
     numbers = entry.drop(names[:1])
     if not names and numbers.shape[0] != numbers.shape[1]:
         return None
+    if not names and numbers.columns == [f"column_{k}" for k in range(numbers.shape[1])]:
+        return pd.DataFrame(numbers.to_numpy())  # the names that polars gives to columns of none
     rows = entry[names[0]].to_list() if names else numbers.columns
     return pd.DataFrame(numbers.to_numpy(), index=rows, columns=numbers.columns)
+
+
+def refuse_labels(frame: Any, title: str) -> None:
+    """Refuse a table of labels, other than a mere count, for data that has none."""
+    for axis in (frame.index, frame.columns):
+        if axis.dtype.kind in "iu" and np.array_equal(axis, np.arange(len(axis))):
+            continue
+        message = (
+            f"{title} is a table with the labels {shown(axis.to_numpy())}, but the data has no "
+            "labels there, so that nothing tells which row belongs to which entry. Give data with "
+            "labels, such as a polyad.LabelledTensor, or the numbers alone in the order of the "
+            "data: table.to_numpy()."
+        )
+        raise InvalidInputError(message)
 
 
 def _by_label(frame: Any, labels: Any, title: str) -> np.ndarray:

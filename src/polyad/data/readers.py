@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import scipy.sparse
-from array_api_compat import array_namespace, is_array_api_obj, is_dask_array, is_torch_array
+from array_api_compat import (
+    array_namespace,
+    device,
+    is_array_api_obj,
+    is_dask_array,
+    is_torch_array,
+)
 from scipy.sparse import coo_array
 
+from polyad.data.entries import pick_entries
 from polyad.data.label_values import as_labels, as_text
 from polyad.data.labels import LabelledTensor
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -36,20 +43,13 @@ ACCEPTED = (
 
 @dataclass(frozen=True)
 class TensorInput:
-    """Canonical input of an estimator.
+    """Canonical input of an estimator."""
 
-    Attributes
-    ----------
-    data : array or coo_array
-        Floating point, order 2 or more.
-    modes : tuple of str, optional
-        Names of the modes.
-    labels : tuple of (array or None)
-        Labels of the entries of each mode.
-    """
-
+    #: Floating point, order 2 or more.
     data: Any
+    #: Names of the modes.
     modes: tuple[str, ...] | None
+    #: Labels of the entries of each mode.
     labels: tuple[np.ndarray | None, ...]
 
     @property
@@ -62,9 +62,26 @@ class TensorInput:
         """Whether the data is a ``coo_array``."""
         return isinstance(self.data, coo_array)
 
+    @property
+    def is_labelled(self) -> bool:
+        """Whether modes have names, or entries labels."""
+        return self.modes is not None or any(own is not None for own in self.labels)
+
     def mode_title(self, mode: int) -> str:
         """Return how a message should call a mode."""
         return f"mode {mode}" if self.modes is None else f"mode {mode} ({self.modes[mode]!r})"
+
+    def take_samples(self, kept: np.ndarray) -> TensorInput:
+        """Return some of the samples, with their labels."""
+        if self.is_sparse:
+            data: Any = pick_entries(self.data, {0: kept})
+        else:
+            xp = array_namespace(self.data)
+            data = xp.take(self.data, xp.asarray(kept, device=device(self.data)), axis=0)
+        own = self.labels[0]
+        return replace(
+            self, data=data, labels=(None if own is None else own[kept], *self.labels[1:])
+        )
 
     def transposed(self, order: Sequence[int]) -> TensorInput:
         """Return the same data with its modes in another order."""
@@ -112,6 +129,8 @@ def _is_batch(item: Any) -> bool:
 
 def unpack(X: Any) -> TensorInput:
     """Find out what was given (see :data:`ACCEPTED`) and take it apart."""
+    if isinstance(X, TensorInput):
+        return X
     if isinstance(X, LabelledTensor):
         return TensorInput(X.data, X.modes, X.labels)
     is_scipy: bool = scipy.sparse.issparse(X)

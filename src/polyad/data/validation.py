@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Missing",
-    "TensorInput",
     "as_tensor_input",
     "check_seed",
     "describe_entries",
@@ -259,6 +258,28 @@ def check_seed(random_state: Any) -> None:
         raise InvalidInputError(message)
 
 
+def _refuse_other_labels(given: TensorInput, mask: Any) -> None:
+    """Refuse a table as mask that has other labels than the data: masks go by position."""
+    is_table = type(mask).__module__.partition(".")[0] in ("pandas", "polars", "xarray")
+    if not is_table or getattr(mask, "shape", None) != given.shape:
+        return
+    theirs = unpack(mask)
+    if given.modes and theirs.modes and given.modes != theirs.modes:
+        message = (
+            f"The mask has the modes {theirs.modes}, the data {given.modes}: give it the same, in "
+            "the same order."
+        )
+        raise InvalidInputError(message)
+    for mode, (mine, other) in enumerate(zip(given.labels, theirs.labels, strict=False)):
+        if mine is not None and other is not None and not np.array_equal(mine, other):
+            message = (
+                f"The mask has other labels than the data, or another order of them, in "
+                f"{given.mode_title(mode)}. Bring it to those of the data first: "
+                "mask.reindex_like(X) of pandas and xarray."
+            )
+            raise InvalidInputError(message)
+
+
 def _masked(given: TensorInput, mask: Any) -> Array:
     """Return the dense data with NaN where the mask is False."""
     if given.is_sparse:
@@ -267,6 +288,7 @@ def _masked(given: TensorInput, mask: Any) -> Array:
             "and fit with missing='unobserved' instead."
         )
         raise InvalidInputError(message)
+    _refuse_other_labels(given, mask)
     xp = array_namespace(given.data)
     try:
         observed = xp.asarray(mask)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -19,25 +20,46 @@ from polyad.core.arrays import is_finite
 from polyad.core.sklearn_compat import check_feature_names
 from polyad.data.label_values import find_labels, shown
 from polyad.data.labels import LabelledTensor
-from polyad.data.validation import TensorInput, as_tensor_input
+from polyad.data.readers import TensorInput
+from polyad.data.validation import as_tensor_input
 from polyad.estimators import saving
 from polyad.exceptions import (
     DataWarning,
     InvalidInputError,
     InvalidTypeError,
     ModelFileError,
-    Status,
     warn_user,
 )
 from polyad.fitting.archive import write_archive
 from polyad.fitting.driver import FitError, FitResult
+from polyad.fitting.status import Status
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from polyad.estimators.showing import Curve, ReportSection
+    from numpy.typing import NDArray
+
     from polyad.fitting.history import History
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line to draw, beside the straight one between its ends."""
+
+    title: str
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """A part of the report: a heading, a paragraph, and a picture of curves with its caption."""
+
+    title: str
+    text: str
+    curves: Sequence[Curve]
+    caption: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +75,8 @@ class PolyadEstimator(BaseEstimator):
 
     #: Whether NaN in dense input means a missing entry.
     _accepts_nan: ClassVar[bool] = False
+    #: Whether ``fit`` takes samples batch by batch.
+    _reads_batches: ClassVar[bool] = False
     #: What ``score`` returns, in words.
     _score_name: ClassVar[str]
     #: Parameters that a saved model leaves out, because they are code or places of one machine.
@@ -299,7 +323,7 @@ class PolyadEstimator(BaseEstimator):
             if name not in self._unsaved_parameters
         }
         learned = {
-            name: saving.portable(getattr(self, name))
+            name: saving.stored_value(getattr(self, name))
             for name in self._rules()
             if self.__sklearn_is_fitted__() and hasattr(self, name)
         }

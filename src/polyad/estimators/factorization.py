@@ -8,7 +8,7 @@ threads and endings are here, without mathematics.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -21,8 +21,7 @@ from polyad.core.threads import thread_limit
 from polyad.estimators.base import Learned, PolyadEstimator
 from polyad.estimators.documentation import documented
 from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
-from polyad.fitting.clock import Clock
-from polyad.fitting.driver import FitError, Solver, read_callbacks
+from polyad.fitting.driver import Clock, FitError, Solver, read_callbacks
 from polyad.fitting.identity import UNCOUNTED, fit_identity
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from polyad.data.validation import TensorInput
+    from polyad.data.readers import TensorInput
 
 #: The constraints of the parameters that every factorization has.
 FIT_CONSTRAINTS: dict[str, list[Any]] = {
@@ -49,7 +48,7 @@ FIT_CONSTRAINTS: dict[str, list[Any]] = {
 
 
 @documented
-class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PolyadEstimator):
+class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PolyadEstimator, ABC):
     """Base of the estimators that are fitted by iterations and give features of samples."""
 
     #: Parameters that a checkpoint need not agree with.
@@ -72,7 +71,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PolyadEst
 
     @abstractmethod
     def _read(self, given: Any, y: Any) -> Any:
-        """Return the problem of training data, after refusing all that cannot be fitted."""
+        """Return the problem of training data, after refusing what cannot be fitted."""
 
     @abstractmethod
     def _solver(self, problem: Any) -> Solver[Any]:

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from polyad.core.arrays import to_numpy
-from polyad.exceptions import ModelFileError, Status
+from polyad.exceptions import ModelFileError
 from polyad.fitting.history import History
+from polyad.fitting.status import Status
 
 Sizes = dict[str, int]
 #: Says what is wrong with a value, nothing if it is sound.
@@ -301,7 +302,7 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 
-def portable(value: Any) -> Any:
+def stored_value(value: Any) -> Any:
     """Turn values of parameters and attributes into what an archive holds."""
     if hasattr(value, "weights") and hasattr(value, "factors"):  # of TensorLy too
         value = {"weights": value.weights, "factors": list(value.factors)}
@@ -310,13 +311,13 @@ def portable(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, History):
-        return History([portable(record) for record in value])
+        return History([stored_value(record) for record in value])
     if isinstance(value, dict):
-        return {key: portable(item) for key, item in value.items()}
+        return {key: stored_value(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset, range)):
         value = sorted(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(portable(item) for item in value)
+        return type(value)(stored_value(item) for item in value)
     if hasattr(value, "__array_namespace__") or type(value).__module__.startswith("torch"):
         value = to_numpy(value)
         is_text = value.dtype == object and all(isinstance(item, str) for item in value.flat)
@@ -325,4 +326,4 @@ def portable(value: Any) -> Any:
 
 
 #: Of the parameters that files hold as they are.
-PLAIN = Codec(lambda value, _: portable(value), lambda stored: stored)
+PLAIN = Codec(lambda value, _: stored_value(value), lambda stored: stored)

@@ -4,6 +4,7 @@ from polyad.fitting.checkpoint import Checkpoint
 from polyad.fitting.driver import FitOptions, FitResult, Iteration, Solver
 from polyad.fitting.history import History
 from polyad.fitting.restarts import Resumable, fit_best
+from polyad.fitting.status import Status
 
 __all__ = [
     "Checkpoint",
@@ -13,5 +14,6 @@ __all__ = [
     "Iteration",
     "Resumable",
     "Solver",
+    "Status",
     "fit_best",
 ]

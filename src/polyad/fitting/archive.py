@@ -22,8 +22,9 @@ import numpy as np
 
 from polyad._version import __version__
 from polyad.core.files import read_path, replacing
-from polyad.exceptions import InvalidTypeError, ModelFileError, Status
+from polyad.exceptions import InvalidTypeError, ModelFileError
 from polyad.fitting.history import History
+from polyad.fitting.status import Status
 
 FORMAT = "polyad"
 VERSION = 1

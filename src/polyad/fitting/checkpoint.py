@@ -3,10 +3,15 @@
 A checkpoint holds everything that the rest of the fit depends on: the seeds of the restarts, the
 running restart with its state and history, and the best restart so far. Steps are functions of
 the state alone, so the resumed fit makes the same numbers as an uninterrupted one, bit for bit.
+
+What comes back is compared with a state such as the solver itself makes: the same fields, of the
+same types and shapes, finite, so that no step and no kernel meets anything else.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import stat
 import time
@@ -15,17 +20,27 @@ from contextlib import ExitStack
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
+from polyad.core.arrays import to_numpy
 from polyad.core.files import held, read_path
 from polyad.exceptions import CheckpointError, DataWarning, InvalidTypeError, ModelFileError
 from polyad.fitting.archive import read_archive, write_archive
+from polyad.fitting.driver import FitResult
+from polyad.fitting.history import History
 from polyad.fitting.identity import digest_of, identify, is_digest
+from polyad.fitting.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+S = TypeVar("S")
 T = TypeVar("T")
 
+# Whole numbers of a state are below it: counts, seeds.
+_LARGEST_INTEGER = 2**63
+_RESULT = {"state", "last", "status", "history", "best_objective"}
 # Without `every`, a checkpoint is written when the last one took at most this part of the time.
 _SHARE_OF_TIME = 0.05
 _KEEPS_LIMITS = (
@@ -214,3 +229,109 @@ def _check_kind(path: Path) -> None:
             f"The checkpoint {path} is a {kind}. Give the path of a file, which may not exist yet."
         )
         raise CheckpointError(message)
+
+
+def stored_result(result: FitResult[Any]) -> dict[str, Any]:
+    """Turn a result into arrays and numbers."""
+    return {
+        "state": None if result.state is result.last else _stored(result.state),
+        "last": _stored(result.last),
+        "status": result.status,
+        "history": History([_stored(record) for record in result.history]),
+        "best_objective": _stored(result.best_objective),
+    }
+
+
+def restored_result(stored: Any, example: S) -> FitResult[S]:
+    """Undo :func:`stored_result`, and refuse what it makes of no state such as the example."""
+    _check(isinstance(stored, dict) and stored.keys() == _RESULT, "the parts of a result")
+    last = _restored_state(stored["last"], example)
+    state = last if stored["state"] is None else _restored_state(stored["state"], example)
+    _check(stored["status"] is None or isinstance(stored["status"], Status), "the status")
+    _check_history(stored["history"])
+    best = stored["best_objective"]
+    _check(_is_number(best) and not math.isnan(best), "the best objective")
+    return FitResult(state, stored["status"], stored["history"], last, best)
+
+
+def check_seeds(seeds: Any, number: Any, n_seeds: int) -> None:
+    """Refuse seeds, and the number of the restart whose turn it is, that no fit has."""
+    is_list = isinstance(seeds, list) and len(seeds) == n_seeds
+    _check(is_list and all(_is_count(seed) and seed < 2**32 for seed in seeds), "the seeds")
+    _check(_is_count(number) and number < n_seeds, "the number of the restart")
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if dataclasses.is_dataclass(value):
+        return {item.name: _stored(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: _stored(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_stored(item) for item in value)
+    return to_numpy(value)
+
+
+def _restored_state(stored: Any, example: Any) -> Any:
+    """Return a state, or a part of one that is a dataclass itself."""
+    fields = {item.name: item for item in dataclasses.fields(example)}
+    _check(isinstance(stored, dict) and stored.keys() == fields.keys(), "the fields of a state")
+    content = dict(stored)
+    # Lists that begin empty, such as the memory of a quasi-Newton method, have no example.
+    grown = [name for name, item in fields.items() if "like" in item.metadata]
+    for name in fields.keys() - grown:
+        own = getattr(example, name)
+        if dataclasses.is_dataclass(own):
+            content[name] = _restored_state(stored[name], own)
+        else:
+            _check(_is_alike(stored[name], _stored(own)), name)
+    for name in grown:
+        items, like = stored[name], _stored(getattr(example, fields[name].metadata["like"]))
+        _check(isinstance(items, list) and len(items) == len(stored[grown[0]]), name)
+        _check(all(_is_alike(item, like) for item in items), name)
+    return type(example)(**content)
+
+
+def _is_alike(value: Any, example: Any) -> bool:
+    """Say whether a value could be one of the next states, where an example is of another."""
+    if isinstance(example, np.ndarray):
+        if not isinstance(value, np.ndarray) or value.dtype != example.dtype:
+            return False
+        # Potentials that are not known yet are NaN.
+        bad = np.isinf(value) if np.isnan(example).any() else ~np.isfinite(value)
+        return value.shape == example.shape and not bad.any()
+    if isinstance(example, (list, tuple)):
+        same = type(value) is type(example) and len(value) == len(example)
+        return same and all(map(_is_alike, value, example))
+    if isinstance(example, float):
+        return _is_number(value) and math.isfinite(value)
+    if type(example) is int:
+        return _is_count(value)
+    return type(value) is type(example)
+
+
+def _check_history(history: Any) -> None:
+    _check(isinstance(history, History) and len(history) > 0, "the history")
+    for number, record in enumerate(history):
+        _check(all(map(_is_number, record.values())), f"row {number} of the history")
+        known = [record.get(name, math.nan) for name in ("objective", "seconds")]
+        sound = record.get("iteration") == number and all(map(math.isfinite, known))
+        _check(sound and known[1] >= 0, f"row {number} of the history")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    """Say whether a value is a whole number as states have them: counts and seeds."""
+    return type(value) is int and 0 <= value < _LARGEST_INTEGER
+
+
+def _check(is_sound: object, what: str) -> None:
+    if not is_sound:
+        message = f"{what} in it cannot be of this fit"
+        raise ModelFileError(message)

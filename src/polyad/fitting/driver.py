@@ -7,22 +7,27 @@ against numbers that are not finite are written here and nowhere else.
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
+from polyad.core.compiled import compile_seconds
 from polyad.core.threads import OutOfTimeError, ended_when
-from polyad.exceptions import InvalidTypeError, NumericalError, Status
-from polyad.fitting.clock import Clock
+from polyad.exceptions import InvalidTypeError, NumericalError
 from polyad.fitting.history import History
-from polyad.fitting.progress import Progress
+from polyad.fitting.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+logger = logging.getLogger("polyad")
 
 S = TypeVar("S")
 
@@ -32,6 +37,31 @@ _CLEAR_OF_ROUNDING = 4.0
 _DIVERGENCE_FACTOR = 1e3
 # The final step may go on for this part of the time budget after its end.
 _FINISHING = 0.1
+
+
+class Clock:
+    """Counts the seconds since it was made, without those in which kernels were compiled."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._compiled = compile_seconds()
+
+    def seconds(self) -> float:
+        """Return the seconds so far."""
+        return time.perf_counter() - self._started - self.compiling()
+
+    def compiling(self) -> float:
+        """Return the seconds in which kernels were compiled."""
+        return compile_seconds() - self._compiled
+
+    def tell_compiling(self) -> None:
+        """Log the time that does not count."""
+        if self.compiling() > 0:
+            logger.info(
+                "Compiling took %.1f s, which do not count as time of the fit; what was compiled "
+                "is kept for the next one.",
+                self.compiling(),
+            )
 
 
 class Solver(ABC, Generic[S]):
@@ -44,7 +74,7 @@ class Solver(ABC, Generic[S]):
     #: Shown by the progress bar and in errors.
     name: str
     #: Whether the objective never rises; the driver then stops as soon as it does.
-    promises_descent: ClassVar[bool] = True
+    promises_descent: bool = True
     #: Objectives that differ by less than this differ by rounding only.
     floor: float = 0.0
     #: No objective is lower, so that one this low ends the fit; minus infinity if nobody knows.
@@ -133,7 +163,7 @@ class FitOptions:
     callbacks : sequence of callable
         Called with an :class:`Iteration` after each; one that returns ``True`` stops the fit.
     verbose : int
-        See :class:`~polyad.fitting.progress.Progress`.
+        See :class:`~polyad.fitting.driver.Progress`.
     clock : Clock
         Of the fit, restarts and final step included; by default it starts now.
     """
@@ -260,7 +290,8 @@ def deliver(solver: Solver[S], result: FitResult[S], options: FitOptions) -> Fit
     """Finish the best state, and take the finished one unless it is worse.
 
     It is taken within rounding too, because it is what new samples are treated like. An interrupt,
-    or the end of the time budget, leaves the state as the iterations left it.
+    the end of the time budget, or a final step that breaks down leaves the state as the iterations
+    left it.
     """
     result.delivered, result.objective = result.state, result.best_objective
     try:
@@ -273,6 +304,9 @@ def deliver(solver: Solver[S], result: FitResult[S], options: FitOptions) -> Fit
         return result
     except OutOfTimeError:
         result.status = Status.TIME_BUDGET
+        return result
+    except FitError:
+        result.status = Status.DIVERGED
         return result
     # A comparison with NaN is False.
     if solver.needs_finish or objective <= result.best_objective + solver.floor:
@@ -405,3 +439,36 @@ def _stopped_by_callback(
     # Every callback hears of every iteration, also of the one at which another asks to stop.
     answers = [callback(news) for callback in options.callbacks]
     return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
+
+
+class Progress:
+    """Show a running fit: nothing, a bar (``verbose=1``), or a bar and log lines (2)."""
+
+    def __init__(self, title: str, *, total: int, done: int, verbose: int) -> None:
+        self._title = title
+        self._log = verbose >= 2
+        self._bar: Any = None
+        if verbose >= 1:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=total, initial=done, desc=title, unit="it", leave=True)
+
+    def update(self, iteration: int, objective: float) -> None:
+        """Tell of one more iteration."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"objective={objective:.6g}", refresh=False)
+            self._bar.update()
+        if self._log:
+            logger.info("%s: iteration %d, objective %.9g", self._title, iteration, objective)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,4 +1,4 @@
-"""What happened during a fit, iteration by iteration."""
+"""How a fit went, iteration by iteration."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from polyad.exceptions import CheckpointError, ModelFileError, Status
-from polyad.fitting.checkpoint import CheckpointWriter
+from polyad.exceptions import CheckpointError, ModelFileError
+from polyad.fitting.checkpoint import CheckpointWriter, check_seeds, restored_result, stored_result
 from polyad.fitting.driver import (
     FitError,
     FitOptions,
@@ -17,7 +17,7 @@ from polyad.fitting.driver import (
     earlier_end,
     run,
 )
-from polyad.fitting.packing import check_seeds, pack_result, unpack_result
+from polyad.fitting.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -141,8 +141,8 @@ class _Restarts:
             raise ModelFileError(message)
         check_seeds(saved["seeds"], saved["number"], len(self.seeds))
         self.seeds, self.number = saved["seeds"], saved["number"]
-        self.current = self._unpack(saved["current"], example)
-        self.best = self._unpack(saved["best"], example)
+        self.current = self._restored(saved["current"], example)
+        self.best = self._restored(saved["best"], example)
 
     def _check_length(self, result: FitResult[Any]) -> None:
         """Refuse a checkpoint that is longer than the fit that is asked for."""
@@ -198,15 +198,15 @@ class _Restarts:
             {
                 "seeds": self.seeds,
                 "number": self.number,
-                "current": None if self.current is None else pack_result(self.current),
-                "best": None if self.best is None else pack_result(self.best),
+                "current": None if self.current is None else stored_result(self.current),
+                "best": None if self.best is None else stored_result(self.best),
             }
         )
 
-    def _unpack(self, packed: Any, example: Any) -> FitResult[Any] | None:
-        if packed is None:
+    def _restored(self, stored: Any, example: Any) -> FitResult[Any] | None:
+        if stored is None:
             return None
-        result = unpack_result(packed, example)
+        result = restored_result(stored, example)
         same = result.state is result.last
         result.last = self.solver.adopt(result.last)
         result.state = result.last if same else self.solver.adopt(result.state)

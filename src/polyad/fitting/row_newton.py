@@ -43,17 +43,13 @@ _SINGULAR = 1e-13
 
 @dataclass
 class Rows:
-    """The sum of the loss of some rows, with its derivatives.
+    """The sum of the loss of some rows, with its derivatives."""
 
-    Attributes
-    ----------
-    value : ndarray of shape (n,)
-    gradient : ndarray of shape (n, n_components)
-    hessian : ndarray of shape (n, n_components, n_components)
-    """
-
+    #: (n,)
     value: Matrix
+    #: (n, n_components)
     gradient: Matrix
+    #: (n, n_components, n_components)
     hessian: Matrix
 
     def put(self, index: NDArray[Any], other: Rows, chosen: NDArray[np.bool_]) -> None:
@@ -75,20 +71,13 @@ class RowSource(ABC):
 
 @dataclass(frozen=True)
 class Rules:
-    """What all rows share.
+    """What all rows share."""
 
-    Attributes
-    ----------
-    lower : float
-        The bound of the coefficients.
-    ridge : ndarray of shape (n_components,) or (n_rows, n_components)
-        The weights of the squares.
-    is_convex : bool
-        Whether Hessians have no negative eigenvalues.
-    """
-
+    #: The bound of the coefficients.
     lower: float
+    #: (n_components,) or (n_rows, n_components): the weights of the squares.
     ridge: Matrix
+    #: Whether Hessians have no negative eigenvalues.
     is_convex: bool
 
 

@@ -1,7 +1,6 @@
 """Files, and the objects of other packages."""
 
-from polyad.io.anndata_read import read_anndata
-from polyad.io.anndata_write import write_anndata
+from polyad.io.anndata import read_anndata, write_anndata
 from polyad.io.events import tensor_from_events
 from polyad.io.interchange import (
     from_pyttb,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.core.arrays import Array
-    from polyad.data.validation import TensorInput
+    from polyad.data.readers import TensorInput
     from polyad.losses.loss import Loss
 
     Vector = NDArray[np.float64]

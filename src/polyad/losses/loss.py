@@ -139,7 +139,7 @@ class Loss(ABC):
         """Return the loss for entries and model values that are known to be above zero."""
         return self
 
-    def portable(self) -> dict[str, Any]:
+    def stored(self) -> dict[str, Any]:
         """Return the name and the parameters, as a model file holds them."""
         own: list[str] = [item.name for item in fields(self)] if is_dataclass(self) else []
         return {"name": self.name, **{name: getattr(self, name) for name in own}}

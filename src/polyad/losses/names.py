@@ -43,7 +43,7 @@ def stored_loss(loss: Any, parameter: str = "loss") -> Any:
     if isinstance(loss, str):
         return restored_loss(loss, parameter)
     read = read_loss(loss, parameter)
-    return read.portable() if type(read) in LOSSES.values() else CustomLoss.name
+    return read.stored() if type(read) in LOSSES.values() else CustomLoss.name
 
 
 def restored_loss(content: Any, parameter: str = "loss") -> Any:
@@ -58,14 +58,20 @@ def restored_loss(content: Any, parameter: str = "loss") -> Any:
     return type(found)(**own) if isinstance(content, dict) else name
 
 
-def read_loss(loss: Any, parameter: str = "loss") -> Loss:
+def read_loss(loss: Any, parameter: str = "loss", *, of_means: bool = False) -> Loss:
     """Return the loss that a parameter of an estimator asks for.
 
     It is a name, a loss, or an object that has the functions of a :class:`CustomLoss` as methods.
+    Errors offer the names of losses ``of_means`` alone if the model values must be such.
     """
     if isinstance(loss, Loss):
+        _check_attributes(loss, parameter)
         return loss
-    names = ", ".join(map(repr, (*LOSSES, *_ALIASES)))
+    names = ", ".join(
+        repr(name)
+        for name in (*LOSSES, *_ALIASES)
+        if not of_means or LOSSES[_ALIASES.get(name, name)]().has_means
+    )
     if isinstance(loss, str):
         name = _ALIASES.get(loss, loss)
         if name in LOSSES:
@@ -84,11 +90,36 @@ def read_loss(loss: Any, parameter: str = "loss") -> Loss:
         )
         raise InvalidInputError(message)
     value, derivative = (getattr(loss, name, None) for name in ("value", "derivative"))
-    if isinstance(loss, type) or value is None or derivative is None:
+    is_class = isinstance(loss, type)
+    if is_class and value is not None and derivative is not None:
         message = (
-            f"{parameter} is a {type(loss).__name__}. Give a name ({names}) or a Loss, such as "
+            f"{parameter} is the class {loss.__name__}, not a loss made of it. Give "
+            f"{loss.__name__}(), with its parameters if it has some."
+        )
+        raise InvalidTypeError(message)
+    if value is None or derivative is None:
+        given = f"the class {loss.__name__}" if is_class else f"a {type(loss).__name__}"
+        message = (
+            f"{parameter} is {given}. Give a name ({names}) or a Loss, such as "
             "HuberLoss(0.5) or CustomLoss(value, derivative)."
         )
         raise InvalidTypeError(message)
     optional: dict[str, Any] = {name: getattr(loss, name, None) for name in _OPTIONAL}
     return CustomLoss(value, derivative, lower=getattr(loss, "lower", -math.inf), **optional)
+
+
+def _check_attributes(loss: Loss, parameter: str) -> None:
+    """Refuse a loss of the user's own class that lacks a name, or has a bound that no fit keeps."""
+    kind = type(loss).__name__
+    if not isinstance(getattr(loss, "name", None), str):
+        message = (
+            f"{parameter} is a {kind}, a Loss without a name, by which messages call it. Give the "
+            f'class one: name = "{kind.lower()}".'
+        )
+        raise InvalidTypeError(message)
+    if loss.lower not in (0.0, -math.inf):
+        message = (
+            f"{parameter} is a {kind} with lower={loss.lower!r}; give 0 or minus infinity (no "
+            "bound)."
+        )
+        raise InvalidInputError(message)

@@ -1,8 +1,12 @@
 """Measures of a decomposition: fit, deviance, uniqueness, and what its features are good for."""
 
-from polyad.metrics.consistency import core_consistency
+from polyad.metrics.decomposition import (
+    core_consistency,
+    explained_variation,
+    poisson_deviance,
+    relative_error,
+)
 from polyad.metrics.features import FeatureEvaluation, evaluate_features
-from polyad.metrics.fit import explained_variation, poisson_deviance, relative_error
 from polyad.tensor.alignment import factor_match_score
 
 __all__ = [

@@ -1,4 +1,8 @@
-"""Quantile matrix factorization: low rank up to a learned transform of each feature."""
+"""Quantile matrix factorization: low rank up to a learned transform of each feature.
+
+To read: ``features`` (the data), ``maps`` (the transforms), ``problem`` (the objective and its
+gradient), ``solver``, ``estimator`` (QMF), and ``projected`` (QMFQ) in the same order.
+"""
 
 from __future__ import annotations
 

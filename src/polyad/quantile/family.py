@@ -20,19 +20,22 @@ from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.data.validation import read_features
 from polyad.estimators import saving
+from polyad.estimators.base import Curve, ReportSection
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.estimators.kruskal import KruskalLearned, KruskalResult
-from polyad.estimators.showing import Curve, ReportSection
 from polyad.exceptions import InvalidInputError, InvalidTypeError, ModelFileError
 from polyad.losses.names import restored_loss, stored_loss
-from polyad.quantile.checks import (
+from polyad.quantile.features import (
+    FeatureTable,
     check_divergence,
+    entry_guard,
+    feature_table,
     gaps_of,
     read_divergence,
     read_matrix,
+    sample_table,
     weak_features,
 )
-from polyad.quantile.features import FeatureTable, entry_guard, feature_table, sample_table
 from polyad.quantile.maps import FeatureMaps, quantile_frame, transform_frame
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.core.arrays import Array
-    from polyad.data.validation import TensorInput
+    from polyad.data.readers import TensorInput
     from polyad.quantile.solver import QuantileSolver
 
     Table = NDArray[np.float64]

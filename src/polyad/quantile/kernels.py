@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import kernel, part
 from polyad.core.vector_math import fast_exp
+from polyad.soft.plans import STEEPNESS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Vector = NDArray[np.float64]
     Table = NDArray[np.float64]
-
-_STEEPNESS = np.pi / np.sqrt(3.0)
 
 
 class Maps(NamedTuple):
@@ -55,15 +54,15 @@ class Room(NamedTuple):
     by_qyy: Vector
 
 
-@kernel
+@part
 def _squash(w: Vector, centre: float, rate: float, s: Vector) -> None:
     for i in range(w.size):
-        exponent = -_STEEPNESS * rate * (w[i] - centre)
+        exponent = -STEEPNESS * rate * (w[i] - centre)
         exponent = min(max(exponent, -700.0), 700.0)
         s[i] = 1.0 / (1.0 + fast_exp(exponent))
 
 
-@kernel
+@part
 def _sums(maps: Maps, row: int, inverse: float, room: Room) -> None:
     """Fill the sums over targets, of which all means are made; targets count from the middle."""
     y, q, b, g = maps.targets, maps.quantiles[row], maps.weights[row], maps.potentials[row]
@@ -102,7 +101,7 @@ def map_block(maps: Maps, w: Table, out: tuple[Table, Table, Table], start: int,
     )  # fmt: skip
     inverse = 1.0 / maps.epsilon
     for row in range(start, stop):
-        rate, low = _STEEPNESS * maps.rates[row], maps.quantiles[row, 0]
+        rate, low = STEEPNESS * maps.rates[row], maps.quantiles[row, 0]
         high = maps.quantiles[row, maps.targets.size - 1]
         _squash(w[row], maps.centres[row], maps.rates[row], room.s)
         _sums(maps, row, inverse, room)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.blocks import cut
-from polyad.core.threads import run_blocks
+from polyad.core.threads import cut, run_blocks
 from polyad.quantile.kernels import Maps, map_block
-from polyad.soft.squash import squash
+from polyad.soft.plans import STEEPNESS, squash
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,29 +26,21 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 18
 # Points, equally spaced after squashing, between which the inverse is interpolated.
 _GRID = 128
-_STEEPNESS = np.pi / np.sqrt(3.0)
 
 
 @dataclass(frozen=True)
 class FeatureMaps:
-    """One increasing function for each of some features.
+    """One increasing function for each of some features."""
 
-    Attributes
-    ----------
-    centres, rates : ndarray of shape (d,)
-        Products are standardised as ``rate * (w - centre)``; the rate of a feature whose products
-        are all equal is zero.
-    potentials, weights, quantiles : ndarray of shape (d, m)
-        Of the transports.
-    epsilon : float
-        Strength of their entropy.
-    """
-
+    #: (d,): products are standardised as ``rate * (w - centre)``; the rate of a feature whose
+    #: products are all equal is zero.
     centres: Table
     rates: Table
+    #: (d, m): of the transports.
     potentials: Table
     weights: Table
     quantiles: Table
+    #: Strength of their entropy.
     epsilon: float
 
     @property
@@ -92,7 +83,7 @@ class FeatureMaps:
     def grid(self, n_points: int) -> Table:
         """Return products of each feature (d, n_points) that squashing spaces equally."""
         inside = (np.arange(n_points) + 0.5) / n_points
-        standard = np.log(inside / (1.0 - inside)) / _STEEPNESS
+        standard = np.log(inside / (1.0 - inside)) / STEEPNESS
         rates = np.where(self.rates > 0.0, self.rates, 1.0)
         result: Table = self.centres[:, None] + standard / rates[:, None]
         return result

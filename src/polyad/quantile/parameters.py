@@ -27,23 +27,15 @@ _EVEN = 1e-2
 
 
 class Parameters(NamedTuple):
-    """The unconstrained parameters of a factorization, or what belongs to each, as derivatives.
+    """The unconstrained parameters of a factorization, or what belongs to each, as derivatives."""
 
-    Attributes
-    ----------
-    loadings : ndarray of shape (d, k)
-        Of the factor of the features.
-    scores : ndarray of shape (k, n)
-        Of the factor of the samples.
-    gaps : ndarray of shape (d, m - 1)
-        ``R``, of the differences of the quantiles.
-    logits : ndarray of shape (d, m)
-        ``F``, of the weights of the quantiles.
-    """
-
+    #: (d, k): of the factor of the features.
     loadings: Table
+    #: (k, n): of the factor of the samples.
     scores: Table
+    #: (d, m - 1): ``R``, of the differences of the quantiles.
     gaps: Table
+    #: (d, m): ``F``, of the weights of the quantiles.
     logits: Table
 
 

@@ -15,13 +15,13 @@ the cache. Only the derivative with respect to the product is kept, for the fact
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from polyad.core.blocks import cut
-from polyad.core.threads import run_blocks
+from polyad.core.threads import cut, run_blocks
 from polyad.quantile.maps import learned_maps
 from polyad.quantile.parameters import (
     Parameters,
@@ -34,7 +34,7 @@ from polyad.quantile.parameters import (
     unconstrained,
 )
 from polyad.quantile.scores import HeldModel, solve_scores
-from polyad.soft.squash import squash
+from polyad.soft.plans import squash
 from polyad.transport.rows import RowTransport
 
 if TYPE_CHECKING:
@@ -58,86 +58,54 @@ _COLUMNS = 512
 
 @dataclass(frozen=True)
 class Settings:
-    """What the model is.
+    """What the model is."""
 
-    Attributes
-    ----------
-    epsilon : float
-        Strength of the entropy of the transports.
-    nonnegative : bool
-        Whether the factors are exponentials.
-    ridge : float
-        The weight of the squares of the unconstrained parameters of the factors, without unit.
-    """
-
+    #: Strength of the entropy of the transports.
     epsilon: float
+    #: Whether the factors are exponentials.
     nonnegative: bool
+    #: The weight of the squares of the unconstrained parameters of the factors, without unit.
     ridge: float
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the objective is at some parameters.
+    """What the objective is at some parameters."""
 
-    Attributes
-    ----------
-    value : float
-        The objective.
-    divergence : float
-        The mean divergence, without the ridge term.
-    gradient : list of ndarray
-        The derivatives with respect to each array of the parameters; empty if not asked for.
-    potentials : list of ndarray of shape (d, m)
-        Of the transports, from which those of similar parameters start.
-    """
-
+    #: The objective.
     value: float
+    #: The mean divergence, without the ridge term.
     divergence: float
+    #: The derivatives with respect to each array of the parameters; empty if not asked for.
     gradient: list[Table]
+    #: (d, m): of the transports, from which those of similar parameters start.
     potentials: list[Table]
 
 
 @dataclass(frozen=True)
 class Solved:
-    """What the objective is with the best scores of all samples for transforms that are held.
+    """What the objective is with the best scores of all samples for transforms that are held."""
 
-    Attributes
-    ----------
-    scores : ndarray of shape (n, k)
-        Those of samples without any entry are zero.
-    value, divergence : float
-        As of an evaluation.
-    """
-
+    #: (n, k): those of samples without any entry are zero.
     scores: Table
+    #: As of an evaluation.
     value: float
     divergence: float
 
 
-class QuantileObjective:
-    """The objective of a table of data.
-
-    Its parameters are those of :class:`~polyad.quantile.parameters.Parameters`, as a sequence.
-    """
+class Objective(ABC):
+    """What the solvers minimise: a function of some arrays, the parameters, for a table of data."""
 
     #: Which parameters have a row for each feature.
-    has_features: ClassVar[tuple[bool, ...]] = (True, False, True, True)
+    has_features: ClassVar[tuple[bool, ...]]
 
-    def __init__(self, table: FeatureTable, settings: Settings, n_quantiles: int) -> None:
+    def __init__(self, table: FeatureTable) -> None:
         self.table = table
-        self.settings = settings
-        self.n_quantiles = n_quantiles
+        self.n_features = table.shape[0]
+        #: The mean divergence from a model that knows the means of the features only.
+        self.unit = table.unit
 
-    @property
-    def n_features(self) -> int:
-        """The number of features."""
-        return self.table.shape[0]
-
-    @property
-    def unit(self) -> float:
-        """The mean divergence from a model that knows the means of the features only."""
-        return self.table.unit
-
+    @abstractmethod
     def evaluate(
         self,
         parameters: Sequence[Table],
@@ -151,6 +119,31 @@ class QuantileObjective:
         With ``rows`` the parameters belong to these features only, and the objective is an estimate
         of the whole one from them.
         """
+
+    def solved(self, parameters: Sequence[Table], potentials: Sequence[Table]) -> Solved | None:
+        """Return the best scores of the samples for all else as it is, if these are free."""
+        return None
+
+
+class QuantileObjective(Objective):
+    """That of QMF, whose parameters are :class:`~polyad.quantile.parameters.Parameters`."""
+
+    has_features: ClassVar[tuple[bool, ...]] = (True, False, True, True)
+
+    def __init__(self, table: FeatureTable, settings: Settings, n_quantiles: int) -> None:
+        super().__init__(table)
+        self.settings = settings
+        self.n_quantiles = n_quantiles
+
+    def evaluate(
+        self,
+        parameters: Sequence[Table],
+        potentials: Sequence[Table],
+        *,
+        rows: Index | None = None,
+        with_gradient: bool = True,
+    ) -> Evaluation:
+        """Return the objective and its gradient."""
         given = Parameters(*parameters)
         start = potentials[0] if len(potentials) else None
         run = _Run(self, given, start, rows, with_gradient=with_gradient)
@@ -196,21 +189,14 @@ class QuantileObjective:
 
 @dataclass(frozen=True)
 class Inflated:
-    """The divergence of some features from the transforms of their products.
+    """The divergence of some features from the transforms of their products."""
 
-    Attributes
-    ----------
-    total : float
-        Its sum over all observed entries.
-    potentials : ndarray of shape (rows, m)
-        Of the transports.
-    gradient : tuple of ndarray
-        With respect to products (rows, n), gaps (rows, m - 1) and logits (rows, m); empty if it was
-        not asked for.
-    """
-
+    #: Its sum over all observed entries.
     total: float
+    #: (rows, m): of the transports.
     potentials: Table
+    #: With respect to products (rows, n), gaps (rows, m - 1) and logits (rows, m); empty if it was
+    #: not asked for.
     gradient: tuple[Table, ...]
 
 

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.blocks import cut
-from polyad.core.threads import run_blocks
+from polyad.core.threads import cut, run_blocks
 from polyad.fitting.row_newton import Rows, RowSource, Rules, minimize_rows
 from polyad.losses import GaussianLoss, Loss, PoissonLoss
 from polyad.quantile.parameters import factor, unconstrained
@@ -50,29 +49,19 @@ _DAMPING = 1e-6
 
 @dataclass(frozen=True)
 class HeldModel:
-    """What is held while the scores of samples are found.
+    """What is held while the scores of samples are found."""
 
-    Attributes
-    ----------
-    maps : FeatureMaps
-        The transforms.
-    loadings : ndarray of shape (d, k)
-        The factor of the features, as it was in the fit.
-    known : ndarray of shape (n, k)
-        Scores of the samples of the fit.
-    nonnegative : bool
-        Whether scores are exponentials.
-    ridge : float
-        The weight of the squares of unconstrained parameters, in units of ``unit``.
-    unit : float
-        The mean divergence from constant features.
-    """
-
+    #: The transforms.
     maps: FeatureMaps
+    #: (d, k): the factor of the features, as it was in the fit.
     loadings: Table
+    #: (n, k): scores of the samples of the fit.
     known: Table
+    #: Whether scores are exponentials.
     nonnegative: bool
+    #: The weight of the squares of unconstrained parameters, in units of ``unit``.
     ridge: float
+    #: The mean divergence from constant features.
     unit: float
 
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.quantile.features import FeatureTable
-    from polyad.quantile.problem import Evaluation, Index, Solved
+    from polyad.quantile.problem import Evaluation, Objective
 
     Table = NDArray[np.float64]
 
@@ -58,38 +57,6 @@ _LEAST_RATE = 1e-3
 _MEMORY = 30
 # Objectives below this part of that of a constant model are rounding.
 _ROUNDING = 1e-14
-
-
-class Objective(Protocol):
-    """What the solvers minimise."""
-
-    has_features: ClassVar[tuple[bool, ...]]
-    table: FeatureTable
-
-    @property
-    def n_features(self) -> int:
-        """How many rows the parameters have that belong to features."""
-        ...
-
-    @property
-    def unit(self) -> float:
-        """The objective of a model that knows next to nothing."""
-        ...
-
-    def evaluate(
-        self,
-        parameters: Sequence[Table],
-        potentials: Sequence[Table],
-        *,
-        rows: Index | None = None,
-        with_gradient: bool = True,
-    ) -> Evaluation:
-        """Return the objective and its gradient."""
-        ...
-
-    def solved(self, parameters: Sequence[Table], potentials: Sequence[Table]) -> Solved | None:
-        """Return the best scores of the samples for all else as it is, if these are free."""
-        ...
 
 
 class QuantileSolver(Solver[S]):
@@ -151,7 +118,7 @@ class AdamState:
 class AdamSolver(QuantileSolver[AdamState]):
     """Adam on all features, or on batches of them, all of which an iteration visits once."""
 
-    promises_descent: ClassVar[bool] = False
+    promises_descent = False
     patience: ClassVar[int] = 20
 
     def __init__(
@@ -282,7 +249,7 @@ class LBFGSState:
 class LBFGSSolver(QuantileSolver[LBFGSState]):
     """Limited-memory BFGS on all features."""
 
-    promises_descent: ClassVar[bool] = True
+    promises_descent = True
     patience: ClassVar[int] = 5
 
     def init(self, parameters: Sequence[Table], seed: int) -> LBFGSState:

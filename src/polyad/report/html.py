@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from polyad._version import __version__
 from polyad.core.arrays import to_numpy
 from polyad.core.files import replacing
-from polyad.exceptions import InvalidInputError, MissingPackageError
+from polyad.exceptions import InvalidInputError, InvalidTypeError, MissingPackageError
 from polyad.report.plots import (
     draw_curves,
     leading_components,
@@ -124,6 +124,12 @@ def _facts(model: KruskalResult, X: Any, y: Any) -> list[tuple[str, str]]:
         ("time", f"{model.history_.seconds:.2f} s"),
     ]
     if X is not None:
+        if not hasattr(model, "score"):
+            message = (
+                f"X is for the score of the model, and {type(model).__name__} has none: leave out "
+                "X, or give the class a score."
+            )
+            raise InvalidTypeError(message)
         if y is None and is_classifier(model):
             message = (
                 f"The score of {type(model).__name__} is its {model._score_name}: give y, the "

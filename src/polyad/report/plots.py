@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from polyad.estimators.base import Curve
     from polyad.estimators.kruskal import KruskalResult
-    from polyad.estimators.showing import Curve
 
 # The report is read on light paper; both hues are told apart by every kind of colour vision.
 _POSITIVE, _NEGATIVE = "#2c6fbb", "#c8553d"

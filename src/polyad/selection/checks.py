@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from sklearn.base import clone
 from sklearn.utils import get_tags
 
 from polyad.core.sklearn_compat import count_samples
+from polyad.data.label_values import in_order_of
+from polyad.data.readers import sample_access
 from polyad.data.validation import as_tensor_input
 from polyad.estimators.kruskal import KruskalResult
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -22,6 +25,8 @@ from polyad.tensor.sparse import canonicalize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from polyad.data.readers import TensorInput
 
 
 def read_methods(method: str | Sequence[str]) -> tuple[str, ...]:
@@ -117,8 +122,15 @@ def check_data(
     ranks: Sequence[int],
     methods: Sequence[str],
     subsample: float,
-) -> Any:
+) -> TensorInput:
     """Return the data as fits take it, or say why a method cannot work on it."""
+    if estimator._reads_batches and sample_access(X) == "batches":
+        message = (
+            f"X is a {type(X).__name__}, which {type(estimator).__name__} reads batch by batch; a "
+            "choice of the rank hides entries and leaves out samples of all of them. Give one "
+            "array, such as np.concatenate(list(batches))."
+        )
+        raise InvalidTypeError(message)
     takes_nan = bool(get_tags(estimator).input_tags.allow_nan)
     given = as_tensor_input(X, allow_nan=takes_nan)
     data, missing = given.data, getattr(estimator, "missing", "zero")
@@ -141,13 +153,23 @@ def check_data(
         _check_models_the_data(estimator)
     if "heldout" in methods:
         _check_heldout(estimator, data, takes_nan=takes_nan)
-    return data
+    return replace(given, data=data)
 
 
-def check_labels(y: Any, n_samples: int) -> None:
-    """Refuse labels that are not one per sample."""
+def read_classes(y: Any, given: TensorInput) -> Any:
+    """Return the classes of the samples in the order of these, as a fit would, without labels.
+
+    The index of a part of a Series that goes by position would be taken for labels.
+    """
     if y is None:
-        return
+        return None
+    y = in_order_of(y, given.labels[0])
+    _check_length(y, given.shape[0])
+    return np.asarray(y) if hasattr(y, "iloc") else y
+
+
+def _check_length(y: Any, n_samples: int) -> None:
+    """Refuse labels that are not one per sample."""
     try:
         n_labels = count_samples(y)
     except TypeError as error:

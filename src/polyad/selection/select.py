@@ -12,17 +12,16 @@ from polyad.core.threads import resolve_n_jobs
 from polyad.data.validation import check_seed
 from polyad.selection.checks import (
     check_data,
-    check_labels,
     check_shares,
     check_sizes,
     check_thresholds,
+    read_classes,
     read_estimator,
     read_methods,
     read_ranks,
 )
 from polyad.selection.holdout import HoldoutOptions
-from polyad.selection.result import RankSelection
-from polyad.selection.summary import summarize
+from polyad.selection.result import RankSelection, summarize
 from polyad.selection.tasks import Plan, Task, run_tasks
 
 if TYPE_CHECKING:
@@ -88,12 +87,12 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
         ``n_components`` and ``random_state`` do not matter. With several starts (``n_init``)
         the numbers are less disturbed by local minima.
     X : tensor-like of shape (n_samples, n_1, ...)
-        The data.
+        The data. Labels and names of modes count as in a fit, also for a part of the samples.
     ranks : iterable of int
         The numbers of components to try.
     y : array-like of shape (n_samples,), default=None
         The labels of the samples, for an estimator that learns from them. They are never hidden:
-        the loss is that of the entries of ``X``.
+        the loss is that of the entries of ``X``. A Series is matched by label as in ``fit``.
     method : {'heldout', 'stability', 'core_consistency'} or list of these, default='heldout'
         How to choose; the first of several decides ``best_rank``.
     heldout_share : float, default=0.1
@@ -173,11 +172,11 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     check_sizes(n_repeats=n_repeats, zeros_per_entry=zeros_per_entry)
     prepared = read_estimator(estimator)
     tried = read_ranks(ranks)
-    data = check_data(prepared, X, tried, methods, subsample)
-    check_labels(y, int(data.shape[0]))
+    given = check_data(prepared, X, tried, methods, subsample)
+    classes = read_classes(y, given)
     missing: Missing = getattr(prepared, "missing", "zero")
     holdout = HoldoutOptions(heldout_share, missing, zeros_per_entry)
-    plan = Plan(prepared, data, holdout, subsample, "core_consistency" in methods, y)
+    plan = Plan(prepared, given, holdout, subsample, "core_consistency" in methods, classes)
     check_seed(random_state)
     resolve_n_jobs(n_jobs)  # refuses what is no number of jobs
     seed = int(check_random_state(random_state).randint(2**31 - 1))

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from array_api_compat import array_namespace, device
 from joblib import Parallel, delayed
-from scipy.sparse import coo_array
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from polyad.core.sklearn_compat import take_rows
 from polyad.core.threads import thread_limit
-from polyad.data.entries import pick_entries
-from polyad.exceptions import NumericalError
-from polyad.metrics.consistency import core_consistency
-from polyad.metrics.reading import read_kruskal
+from polyad.exceptions import InvalidInputError, NumericalError
+from polyad.metrics.decomposition import core_consistency, read_kruskal
 from polyad.selection.holdout import Holdout, HoldoutOptions, hide_entries
 from polyad.tensor.kruskal import KruskalTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from polyad.data.readers import TensorInput
     from polyad.estimators.kruskal import KruskalResult
 
 Kind = Literal["heldout", "start", "subsample"]
@@ -65,7 +62,7 @@ class Plan:
     """What all fits have in common."""
 
     estimator: KruskalResult
-    data: Any
+    given: TensorInput
     holdout: HoldoutOptions
     subsample: float
     wants_consistency: bool
@@ -130,11 +127,11 @@ def run_task(task: Task, plan: Plan) -> Outcome:
 
 
 def _run_heldout(task: Task, plan: Plan) -> Outcome:
-    hidden = hide_entries(plan.data, plan.holdout, task.data_seed)
+    hidden = hide_entries(plan.given.data, plan.holdout, task.data_seed)
     if hidden.is_open:
         model = _fit_around(task, plan, hidden)
     else:
-        model = _fit(task, plan, hidden.train, plan.y)
+        model = _fit(task, plan, replace(plan.given, data=hidden.train), plan.y)
     expected = model._entry_values(hidden.coords)
     losses = model._entry_loss(hidden.values.astype(np.float64), expected)
     return Outcome(task, loss=float(losses @ hidden.weights), ending=_ending(model))
@@ -153,7 +150,8 @@ def _fit_around(task: Task, plan: Plan, hidden: Holdout) -> KruskalResult:
     expected = np.zeros(hidden.coords.shape[1])
     changes: dict[str, Any] = {}
     for _ in range(_MOST_ROUNDS):
-        model = _fit(task, plan, hidden.filled(expected), plan.y, **changes)
+        given = replace(plan.given, data=hidden.filled(expected))
+        model = _fit(task, plan, given, plan.y, **changes)
         before = expected
         expected = model._entry_fill(model._entry_values(hidden.coords))
         if np.linalg.norm(expected - before) <= _SETTLED * np.linalg.norm(expected):
@@ -165,22 +163,30 @@ def _fit_around(task: Task, plan: Plan, hidden: Holdout) -> KruskalResult:
 def _run_start(task: Task, plan: Plan) -> Outcome:
     # The first start is the estimator's own, often the best; the others are random.
     changes = {"init": "random"} if task.repeat else {}
-    model = _fit(task, plan, plan.data, plan.y, **changes)
+    model = _fit(task, plan, plan.given, plan.y, **changes)
     kruskal = read_kruskal(model)
     consistency = None
     if plan.wants_consistency:
         with thread_limit(1):
-            consistency = core_consistency(plan.data, kruskal)
+            consistency = core_consistency(plan.given.data, kruskal)
     return Outcome(task, consistency=consistency, kruskal=kruskal, ending=_ending(model))
 
 
 def _run_subsample(task: Task, plan: Plan) -> Outcome:
-    n_samples = int(plan.data.shape[0])
+    n_samples = plan.given.shape[0]
     generator = np.random.default_rng(task.data_seed)
     n_kept = subsample_size(n_samples, plan.subsample)
     kept = np.sort(generator.choice(n_samples, n_kept, replace=False))
     y = None if plan.y is None else take_rows(plan.y, kept)
-    model = _fit(task, plan, _take_samples(plan.data, kept), y, init="random")
+    try:
+        model = _fit(task, plan, plan.given.take_samples(kept), y, init="random")
+    except InvalidInputError as error:
+        message = (
+            f"In a fit of {n_kept} of the {n_samples} samples, as method='stability' makes them: "
+            f"{error} A matrix between all samples serves a part of them if it is a table and X "
+            "has labels; otherwise use another method."
+        )
+        raise InvalidInputError(message) from error
     weights, factors = read_kruskal(model)
     # Samples are not compared, so their factor need not be kept.
     kruskal = KruskalTensor(weights, [np.ones((1, len(weights))), *factors[1:]])
@@ -195,21 +201,14 @@ def subsample_size(n_samples: int, share: float) -> int:
     return max(1, round(share * n_samples))
 
 
-def _take_samples(data: Any, kept: np.ndarray) -> Any:
-    if isinstance(data, coo_array):
-        return pick_entries(data, {0: kept})
-    xp = array_namespace(data)
-    return xp.take(data, xp.asarray(kept, device=device(data)), axis=0)
-
-
-def _fit(task: Task, plan: Plan, data: Any, y: Any, **changes: Any) -> KruskalResult:
+def _fit(task: Task, plan: Plan, given: TensorInput, y: Any, **changes: Any) -> KruskalResult:
     """Fit a fresh copy of the estimator; parameters that it lacks are not changed."""
     model = clone(plan.estimator)
     wanted = {"n_components": task.rank, "random_state": task.fit_seed, **changes}
     has = model.get_params(deep=False)
     model.set_params(**{name: value for name, value in wanted.items() if name in has})
-    # Not every estimator takes labels.
-    model.fit(data, **({} if y is None else {"y": y}))
+    # A fit of a user's own class may want an array. Not every estimator takes classes.
+    model.fit(given if given.is_labelled else given.data, **({} if y is None else {"y": y}))
     fitted: KruskalResult = model
     return fitted
 

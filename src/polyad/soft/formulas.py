@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.blocks import as_slices, cut
+from polyad.core.threads import as_slices, cut
 from polyad.exceptions import InvalidInputError
 from polyad.soft.arguments import (
     Layout,

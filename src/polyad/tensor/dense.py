@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
-from polyad.core.blocks import cut
-from polyad.core.threads import run_blocks
+from polyad.core.threads import cut, run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.products import (
     cheapest_cut,
@@ -44,16 +43,11 @@ _FIRST_CUT_LEAD = 4
 
 @dataclass(frozen=True)
 class Contraction:
-    """The data contracted with the factors of all modes outside a group.
+    """The data contracted with the factors of all modes outside a group."""
 
-    Attributes
-    ----------
-    partial : array of shape (n_components, n_k of the modes...)
-    modes : tuple of int
-        The modes of ``partial``, in its order.
-    """
-
+    #: (n_components, n_k of the modes...)
     partial: Array
+    #: The modes of ``partial``, in its order.
     modes: tuple[int, ...]
 
     def mttkrp(self, factors: Sequence[Array], mode: int) -> Array:

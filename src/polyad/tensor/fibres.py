@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.blocks import Blocks, cut_by_work
+from polyad.core.threads import Blocks, cut_by_work
 from polyad.tensor import kernels
 from polyad.tensor.kernels import Pieces, Spans
 

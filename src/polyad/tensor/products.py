@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 
-from polyad.core.blocks import cut, cut_tiles
-from polyad.core.threads import run_blocks
+from polyad.core.threads import cut, cut_tiles, run_blocks
 from polyad.exceptions import InvalidInputError
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.sparse import coo_array
 
-from polyad.core.blocks import as_slices, cut
-from polyad.core.threads import run_blocks
+from polyad.core.threads import as_slices, cut, run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.tensor import kernels, observed_kernels
+from polyad.tensor import kernels
 from polyad.tensor.fibres import BLOCK, FibreLayout, build_layout, refill_layout, sorting_order
 
 if TYPE_CHECKING:
@@ -234,7 +233,7 @@ class SparseTensor:
             message = f"fallback has the shape {out.shape}; mode {mode} needs {needed}."
             raise InvalidInputError(message)
         run_blocks(
-            observed_kernels.solve_observed_rows,
+            kernels.solve_observed_rows,
             (
                 ((layout.pieces, layout.rows), block, others, float(ridge), out)
                 for block in layout.row_blocks
@@ -272,7 +271,7 @@ class SparseTensor:
             normal = np.empty((last - first, rank, rank))
             rhs = np.empty((last - first, rank))
             run_blocks(
-                observed_kernels.observed_rows,
+                kernels.observed_rows,
                 (
                     (
                         (layout.pieces, layout.rows),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.blocks import as_slices, cut
+from polyad.core.threads import as_slices, cut
 from polyad.data.mode_matrices import read_square, symmetric
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 

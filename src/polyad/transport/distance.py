@@ -51,7 +51,7 @@ def wasserstein_distance(
         refused.
     cost : array-like of shape (size, size), or one for each mode
         One matrix compares vectors, or the columns of matrices. A sequence with one matrix for each
-        mode compares tensors, of order two too.
+        mode compares tensors, of order two too. A labelled table is matched by label.
     epsilon : float, optional
         Strength of the entropy: ``<C, T> + epsilon sum T log T`` is minimised, the paper's
         ``1 / rho``. Without it the linear program is solved.
@@ -86,7 +86,9 @@ def wasserstein_distance(
     if epsilon is not None and not is_strength:
         message = f"epsilon={epsilon!r} must be a finite number above zero, or None."
         raise InvalidInputError(message)
-    costs = _costs(cost, first.shape)
+    pairs = (pair for data in (y, x) for pair in enumerate(_labels_of(data)))
+    labels = {mode: own for mode, own in pairs if own is not None}
+    costs = _costs(cost, first.shape, labels)
     total, unsolved = 0.0, 0
     for mode, matrix in costs.items():
         columns = _columns(first, second, mode)
@@ -158,8 +160,10 @@ def _labels_of(data: Any) -> list[Any]:
     return [np.asarray(axis, dtype=object) for axis in data.axes]
 
 
-def _costs(cost: Any, shape: tuple[int, ...]) -> dict[int, NDArray[np.float64]]:
-    """Return the cost of each mode that counts."""
+def _costs(
+    cost: Any, shape: tuple[int, ...], labels: dict[int, Any]
+) -> dict[int, NDArray[np.float64]]:
+    """Return the cost of each mode that counts; tables are taken by the labels of the modes."""
     if isinstance(cost, str) or not (getattr(cost, "shape", ()) or isinstance(cost, list | tuple)):
         message = (
             f"The cost is {cost!r}; give a matrix, or a list with one for each mode. Functions "
@@ -177,7 +181,7 @@ def _costs(cost: Any, shape: tuple[int, ...]) -> dict[int, NDArray[np.float64]]:
         )
         raise InvalidInputError(message)
     return {
-        mode: validate_cost(matrix, int(shape[mode]), mode_title=f"mode {mode}")
+        mode: validate_cost(matrix, int(shape[mode]), labels.get(mode), mode_title=f"mode {mode}")
         for mode, matrix in given.items()
     }
 

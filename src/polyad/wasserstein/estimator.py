@@ -1,4 +1,4 @@
-"""WassersteinCP: the scikit-learn surface of SWIFT."""
+"""WassersteinCP: the scikit-learn surface of SWIFT, and what a user may say of costs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import CP_CONSTRAINTS, CPFamily, NonnegativeLearned
 from polyad.cp.start import given_nonnegative_start
-from polyad.data.mode_matrices import as_frame, restored_matrices, stored_matrices
+from polyad.data.mode_matrices import (
+    as_frame,
+    check_name,
+    entries_of_modes,
+    restored_matrices,
+    stored_matrices,
+)
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError
-from polyad.transport.costs import validate_cost
-from polyad.wasserstein.costs import (
-    NAMED,
-    SEPARATE,
-    is_separate,
-    read_cost,
-    read_costs,
-    rules_of,
+from polyad.transport.costs import (
+    cosine_cost,
+    one_identity_cost,
+    presence_cost,
+    random_cost,
+    tfidf_cost,
+    validate_cost,
 )
 from polyad.wasserstein.problem import (
     TransportProblem,
@@ -29,23 +34,74 @@ from polyad.wasserstein.problem import (
     memory_for_marginals,
     read_nonnegative,
 )
-from polyad.wasserstein.solver import (
-    PublishedFactorization,
-    WassersteinFactorization,
-    random_start,
-    solve_rows,
-)
+from polyad.wasserstein.solver import WassersteinSolver, random_start, solve_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
+    from numpy.typing import NDArray
 
     from polyad.core.arrays import Array
     from polyad.cp.problem import FitData
-    from polyad.data.validation import TensorInput
+    from polyad.data.readers import TensorInput
     from polyad.fitting import Iteration
     from polyad.tensor.sparse import SparseTensor
+
+    Cost = NDArray[np.float64] | None
+
+#: How a named cost is made from the data, the mode and a seed.
+NAMED: dict[str, Callable[[SparseTensor, int, int], NDArray[np.float64]]] = {
+    "cosine": lambda tensor, mode, seed: cosine_cost(tensor.to_coo(), mode),
+    "presence": lambda tensor, mode, seed: presence_cost(tensor.to_coo(), mode),
+    "tfidf": lambda tensor, mode, seed: tfidf_cost(tensor.to_coo(), mode),
+    "one-identity": lambda tensor, mode, seed: one_identity_cost(tensor.shape[mode]),
+    "random": lambda tensor, mode, seed: random_cost(tensor.shape[mode], seed + mode),
+}
+#: The name that says that nothing moves along a mode.
+SEPARATE = "separate"
+
+_ACCEPTED = (
+    f"Give a name for all modes ({', '.join(map(repr, (*NAMED, SEPARATE)))}), a function, a list "
+    "with one entry per mode, or a dict from mode to cost."
+)
+
+
+def is_separate(rule: Any) -> bool:
+    """Say whether nothing moves along a mode."""
+    return isinstance(rule, str) and rule == SEPARATE
+
+
+def rules_of(costs: Any, given: TensorInput) -> list[Any]:
+    """Return what was said of each mode: a name, a function or a matrix."""
+    n_modes = len(given.shape)
+    if isinstance(costs, str) or callable(costs):
+        return [costs] * n_modes
+    rules = {} if costs is None else entries_of_modes("costs", costs, given, _ACCEPTED)
+    default = [SEPARATE, *["cosine"] * (n_modes - 1)]
+    said = (rules.get(mode) for mode in range(n_modes))
+    return [own if rule is None else rule for rule, own in zip(said, default, strict=True)]
+
+
+def read_cost(rule: Any, given: TensorInput, tensor: SparseTensor, mode: int, seed: int) -> Cost:
+    """Return the cost of one mode, or None if nothing moves along it."""
+    if is_separate(rule):
+        return None
+    title = given.mode_title(mode)
+    if isinstance(rule, str):
+        check_name("costs", rule, (*NAMED, SEPARATE), title)
+        rule = NAMED[rule](tensor, mode, seed)
+    elif callable(rule):
+        # A copy: what the function does to it is not done to the data.
+        rule = rule(tensor.to_coo().copy(), mode)
+    return validate_cost(rule, given.shape[mode], labels=given.labels[mode], mode_title=title)
+
+
+def read_costs(
+    rules: Sequence[Any], given: TensorInput, tensor: SparseTensor, seed: int
+) -> list[Cost]:
+    """Return the cost of each mode."""
+    return [read_cost(rule, given, tensor, mode, seed) for mode, rule in enumerate(rules)]
 
 
 def _stored_costs(costs: Any, model: WassersteinCP) -> Any:
@@ -262,7 +318,7 @@ class WassersteinCP(CPFamily):
         memory = self._memory(tensor, given, moving)
         costs = read_costs(rules, given, tensor, self._cost_seed())
         problem = self._with_costs(tensor, costs, memory)
-        problem.side = rules[0] if isinstance(rules[0], str) else None
+        problem.sample_rule = rules[0] if isinstance(rules[0], str) else None
         return problem
 
     def _read_new(self, given: TensorInput) -> TransportProblem:
@@ -314,10 +370,10 @@ class WassersteinCP(CPFamily):
     def _rows(self, problem: TransportProblem, learned: WassersteinLearned) -> Array:
         return solve_rows(problem, learned.factors_[1:]).astype(problem.dtype)
 
-    def _solver(self, problem: TransportProblem) -> WassersteinFactorization:
-        published = self.transport == "sinkhorn"
-        method = PublishedFactorization if published else WassersteinFactorization
-        return method(problem, inner_iter=int(self.inner_iter), fixed_modes=problem.fixed_modes)
+    def _solver(self, problem: TransportProblem) -> WassersteinSolver:
+        return WassersteinSolver(
+            problem, inner_iter=int(self.inner_iter), fixed_modes=problem.fixed_modes
+        )
 
     def _read_init(self, problem: FitData, init: Any) -> Any:
         if isinstance(init, str) and init == "random":
@@ -339,7 +395,7 @@ class WassersteinCP(CPFamily):
         return WassersteinLearned(
             **vars(super()._learned(solver, state)),
             costs_=solver.problem.costs,
-            _sample_rule=solver.problem.side,
+            _sample_rule=solver.problem.sample_rule,
         )
 
     def _warn_about_model(self, problem: Any, learned: Any) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import kernel, part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +29,7 @@ def add_fibres(
             cell += stride
 
 
-@kernel
+@part
 def divide_into(above: NDArray[Any], below: NDArray[Any]) -> None:
     """Replace ``below``, which is not negative, by ``above / below``, and by zero where zero."""
     n, m = below.shape
@@ -63,9 +63,11 @@ def add_fibre_ratios(
     for start in range(0, n_fibres, tile):
         n = min(tile, n_fibres - start)
         multiply_rows(factors, coords, (along, mode, first + start), others[:n])
-        products[:n] = others[:n]
-        if mode != along:
-            for j in range(n):
+        # Entry by entry: an assignment of arrays takes Numba seconds to compile.
+        for j in range(n):
+            for r in range(rank):
+                products[j, r] = others[j, r]
+            if mode != along:
                 row = factors[mode][coords[mode, first + start + j]]
                 for r in range(rank):
                     products[j, r] *= row[r]

@@ -27,19 +27,16 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from polyad.core.arrays import to_numpy
-from polyad.core.threads import run_blocks
+from polyad.core.threads import Blocks, cut, run_blocks
 from polyad.cp.problem import FitData
 from polyad.data.validation import refuse_negative
 from polyad.exceptions import InvalidInputError
+from polyad.tensor.fibres import sorting_order
+from polyad.tensor.kernels import find_fibres
 from polyad.tensor.sparse import SparseTensor
-from polyad.transport.fibres import FibreTransport
-from polyad.wasserstein.mode_fibres import find_nonzero_fibres
-from polyad.wasserstein.updates import (
-    DenseMarginals,
-    FibreMarginals,
-    Marginals,
-    component_masses,
-)
+from polyad.transport.fibres import FibreTransport, SparseFibres
+from polyad.wasserstein.kernels import multiply_rows
+from polyad.wasserstein.updates import DenseMarginals, FibreMarginals, Marginals, component_masses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,14 +44,66 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.core.arrays import Array
-    from polyad.data.validation import TensorInput
+    from polyad.data.readers import TensorInput
 
-# A pair of positions: a cost in float64, and its kernels in float64 and float32.
+# Numbers in a block of dense fibres: a block, its transport and its ratios stay in the cache.
+_BLOCK_SIZE = 1 << 16
+# A pair of positions: a cost, as it is and scaled, in float64, its kernel in float64 and float32.
 _BYTES_PER_PAIR = 8 + 2 * 8 + 4
 # A nonzero in the fibres of a mode, with its potential before and after, and as a fibre of its own.
 _BYTES_PER_NONZERO = 8 + 8 + 3 * 8 + 2 * 8
-# Factors of an iteration: before, after, balanced, in the type of the data, and a numerator.
+# Factors of an iteration: before, after, balanced, in the type of the data, transposed, and a
+# numerator.
 _FACTOR_COPIES = 6
+
+
+@dataclass(frozen=True)
+class ModeFibres:
+    """The fibres of one mode that hold a nonzero, cut into blocks of bounded size."""
+
+    mode: int
+    length: int
+    #: (n_fibres + 1,): where the nonzeros of each fibre begin.
+    offsets: NDArray[np.int64]
+    #: (n_modes, n_fibres): the coordinates of the fibres in each mode; zeros in their own.
+    coords: NDArray[np.int64]
+    #: Consecutive fibres that are worked on at a time, and the nonzeros of each block.
+    blocks: Blocks
+    nonzeros: tuple[SparseFibres, ...]
+
+    @property
+    def n_fibres(self) -> int:
+        """How many there are."""
+        return len(self.offsets) - 1
+
+    def products(self, factors: Sequence[NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
+        """Return the rows of the Khatri-Rao product of the other modes that belong to a block."""
+        rows = np.empty((stop - start, factors[0].shape[1]), factors[0].dtype)
+        multiply_rows(tuple(factors), self.coords, (self.mode, self.mode, start), rows)
+        return rows
+
+
+def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> ModeFibres:
+    """Sort the nonzeros of a tensor, which stores no zeros, into the fibres of a mode."""
+    coords = np.asarray(tensor.coords)
+    others = [k for k in range(tensor.ndim) if k != mode]
+    order = sorting_order(coords, tensor.shape, others)
+    coords, values = np.take(coords, order, axis=1), tensor.values.take(order)
+    starts = np.empty(order.size + 1, np.int64)
+    n_fibres = find_fibres(coords[others], starts)
+    offsets = starts[: n_fibres + 1].copy()
+    first = offsets[:-1]
+    starting = np.take(coords, first, axis=1).astype(np.int64)
+    starting[mode] = 0
+    length = tensor.shape[mode]
+    blocks = cut(n_fibres, max(1, _BLOCK_SIZE // length))
+    rows = coords[mode].astype(np.int64)
+    nonzeros = []
+    for start, stop in blocks:
+        first, last = offsets[start], offsets[stop]
+        own = offsets[start : stop + 1] - first
+        nonzeros.append(SparseFibres(own, rows[first:last], values[first:last], length))
+    return ModeFibres(mode, length, offsets, starting, blocks, tuple(nonzeros))
 
 
 @dataclass(frozen=True)
@@ -67,7 +116,7 @@ class TransportSettings:
     n_steps: int | None = None
 
     @property
-    def saving_per_mass(self) -> float:
+    def decrease_per_mass(self) -> float:
         """What a unit of mass that is transported saves, at the minimum."""
         return 2.0 * self.penalty + self.epsilon
 
@@ -79,7 +128,7 @@ class BlockTransport:
     #: (n_fibres, size): the row sums of the plans.
     marginals: NDArray[Any]
     #: By how much the plans are cheaper than to transport nothing.
-    saving: float
+    decrease: float
     #: Fibres that missed the tolerance.
     unsolved: int
 
@@ -172,6 +221,8 @@ class TransportProblem(FitData):
     """
 
     tensor: SparseTensor
+    #: The name by which the cost of new samples is made from them too, if it has one.
+    sample_rule: str | None = None
 
     def __init__(
         self,
@@ -260,22 +311,22 @@ class TransportProblem(FitData):
         marginals = self._empty_marginals(own, solved, entries)
         settings = self.settings
         separate = 0.0 if entries is None else float(entries.sum(dtype=np.float64))
-        savings = [settings.saving_per_mass * separate]
+        decreases = [settings.decrease_per_mass * separate]
         unsolved = 0
         for number, fibres in enumerate(self.fibres):
             results: list[tuple[float, int]] = [(0.0, 0)] * len(fibres.blocks)
 
             def work(number: int, block: int, results: list[tuple[float, int]]) -> None:
                 found = self._transport(number, block, own, solved)
-                results[block] = found.saving, found.unsolved
+                results[block] = found.decrease, found.unsolved
                 marginals.add_block(number, block, found.marginals)
 
             run_blocks(work, ((number, block, results) for block in range(len(fibres.blocks))))
-            savings += [saving for saving, _ in results]
+            decreases += [decrease for decrease, _ in results]
             unsolved += sum(count for _, count in results)
         mass = float(component_masses(factors).sum())
         whole = len(self.shape) * settings.penalty * (mass + self.total)
-        return Evaluation(whole - fsum(savings), solved, marginals, unsolved)
+        return Evaluation(whole - fsum(decreases), solved, marginals, unsolved)
 
     def _separate_marginals(self, factors: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
         """Return the marginals of all modes along which nothing moves, at the nonzeros."""
@@ -315,13 +366,13 @@ class TransportProblem(FitData):
         transport = self.transports[number]
         if settings.n_steps is None:
             found = transport.solve_block(nonzeros, model, own)
-            saving = settings.saving_per_mass * float(found.masses.sum())
+            decrease = settings.decrease_per_mass * float(found.masses.sum())
         else:
             found = transport.sinkhorn(nonzeros, model, n_steps=settings.n_steps)
             both = model.sum(dtype=np.float64) + nonzeros.values.sum(dtype=np.float64)
-            saving = settings.penalty * float(both) - float(found.values.sum())
+            decrease = settings.penalty * float(both) - float(found.values.sum())
             own[:] = found.log_v
-        return BlockTransport(found.marginals, saving, found.n_unsolved)
+        return BlockTransport(found.marginals, decrease, found.n_unsolved)
 
 
 def separate_marginals(

@@ -28,13 +28,13 @@ How this differs from Afshar et al. (2021), "SWIFT":
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polyad.cp.solver import FactorSolver, balance
-from polyad.exceptions import Status
 from polyad.fitting.driver import FitOptions, begin, run
+from polyad.fitting.status import Status
 from polyad.wasserstein.updates import component_masses, inverse_masses, updated_factor
 
 if TYPE_CHECKING:
@@ -63,11 +63,10 @@ class WassersteinState:
     potentials: list[Array]
 
 
-class WassersteinFactorization(FactorSolver[WassersteinState]):
-    """SWIFT with exact transports, each followed by ``inner_iter`` sweeps over the factors."""
+class WassersteinSolver(FactorSolver[WassersteinState]):
+    """SWIFT: the transports, exact or by some steps, then ``inner_iter`` sweeps over factors."""
 
     name = "WassersteinCP"
-    promises_descent: ClassVar[bool] = True
     # The entropy of a transport may be below zero, and with it the objective.
     least = -np.inf
     problem: TransportProblem
@@ -77,6 +76,8 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
     ) -> None:
         super().__init__(problem, fixed_modes)
         self.inner_iter = inner_iter
+        # A published number of Sinkhorn's steps leaves the transports unsolved.
+        self.promises_descent = problem.settings.n_steps is None
         # The samples come last, as in all of the family.
         self.free_modes.sort(key=lambda mode: mode == 0)
         # The objective of a model of nothing.
@@ -137,13 +138,7 @@ class WassersteinFactorization(FactorSolver[WassersteinState]):
         return self._latest[1]
 
 
-class PublishedFactorization(WassersteinFactorization):
-    """SWIFT with the published number of Sinkhorn's steps; its objective may rise."""
-
-    promises_descent: ClassVar[bool] = False
-
-
-class RowFactorization(WassersteinFactorization):
+class SampleRowsSolver(WassersteinSolver):
     """The rows of samples for given other factors, by longer steps.
 
     Near the minimum, the logarithm of the marginals follows that of the model by a part between
@@ -157,7 +152,7 @@ class RowFactorization(WassersteinFactorization):
         super().__init__(problem, inner_iter=_ROW_SWEEPS, fixed_modes=others)
         tau = problem.settings.penalty / problem.settings.epsilon
         # Transports that are not solved follow the model in another way.
-        self.phi = tau / (tau + 1.0) if problem.settings.n_steps is None else 0.0
+        self.phi = tau / (tau + 1.0) if self.promises_descent else 0.0
 
     def step(self, state: WassersteinState) -> WassersteinState:
         """Return the state after the transports and some sweeps over the rows."""
@@ -209,7 +204,7 @@ def _solve_batch(problem: TransportProblem, others: Sequence[Array]) -> NDArray[
     part, potentials = problem, problem.cold_potentials()
     left = np.arange(len(rows))
     for _ in range(_MAX_ROUNDS):
-        solver = RowFactorization(part)
+        solver = SampleRowsSolver(part)
         state = WassersteinState([rows[left], *own], potentials)
         result = run(solver, begin(solver, state), FitOptions(max_iter=_ROUND_LENGTH, tol=0.0))
         if result.status is Status.INTERRUPTED:

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.blocks import cut
-from polyad.core.threads import run_blocks
+from polyad.core.threads import cut, run_blocks
 from polyad.wasserstein.kernels import (
     add_fibre_ratios,
     add_fibres,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.tensor.sparse import SparseTensor
-    from polyad.wasserstein.mode_fibres import ModeFibres
+    from polyad.wasserstein.problem import ModeFibres
 
 # Sums over many blocks are made in this many parts, each in order: the same for any thread count.
 _MAX_PARTS = 8

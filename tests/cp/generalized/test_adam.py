@@ -14,12 +14,11 @@ from sklearn.exceptions import ConvergenceWarning
 from polyad import GeneralizedCP
 from polyad.core.threads import thread_limit
 from polyad.cp.generalized import adam, problem
-from polyad.cp.generalized.adam import AdamCP, AdamOptions
-from polyad.exceptions import Status
-from polyad.fitting import Checkpoint
+from polyad.cp.generalized.adam import AdamOptions, AdamSolver
+from polyad.fitting import Checkpoint, Status
 from polyad.fitting.archive import read_archive, write_archive
+from polyad.fitting.checkpoint import restored_result, stored_result
 from polyad.fitting.driver import FitOptions, begin, run
-from polyad.fitting.packing import pack_result, unpack_result
 from polyad.losses import (
     BernoulliLogitLoss,
     BernoulliOddsLoss,
@@ -41,7 +40,7 @@ from tests.cp.generalized.planted import (
 
 
 def solver_of(tensor, loss, *, ridge=0.0, fixed_modes=(), **options):
-    return AdamCP(
+    return AdamSolver(
         problem_of(tensor, loss),
         ridge=ridge,
         fixed_modes=fixed_modes,
@@ -62,7 +61,7 @@ def match(factors, truth):
 
 @pytest.mark.parametrize("binary", [False, True], ids=["poisson", "bernoulli"])
 def test_planted_components_are_found(binary):
-    tensor, truth = planted((80, 70, 50), 3, 8000, binary=binary)
+    tensor, truth = planted((40, 35, 25), 3, 4000, binary=binary)
     loss = BernoulliOddsLoss() if binary else PoissonLoss()
     solver = solver_of(tensor, loss)
     result = fitted(solver, positive_start(tensor, 3))
@@ -96,7 +95,7 @@ def test_objective_is_estimated_without_bias_and_with_its_error():
     n_draws=st.integers(1, 30),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_small_tensors_have_exact_objectives(shape, n_draws, seed):
     tensor = random_sparse(shape, n_draws, seed=seed)
     solver = solver_of(tensor, PoissonLoss())
@@ -110,9 +109,9 @@ def test_small_tensors_have_exact_objectives(shape, n_draws, seed):
 def test_small_tensors_reach_the_minimum(ridge):
     """All cells in each update: the end is a minimum that a quasi-Newton method cannot improve."""
     loss = GaussianLoss()
-    tensor = random_sparse((8, 7, 6), 60)
+    tensor = random_sparse((6, 5, 4), 40)
     solver = solver_of(tensor, loss, ridge=ridge, tol=0)
-    result = fitted(solver, positive_start(tensor, 2), tol=0, max_iter=40)
+    result = fitted(solver, positive_start(tensor, 2), tol=0, max_iter=20)
     factors = result.state.factors
     splits = np.cumsum([factor.size for factor in factors])[:-1]
 
@@ -177,10 +176,10 @@ def test_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
     solver = solver_of(tensor, PoissonLoss(), **options)
     half = fitted(solver, start, max_iter=4, tol=0)
     path = tmp_path / "state"
-    write_archive(path, "checkpoint", pack_result(half))
+    write_archive(path, "checkpoint", stored_result(half))
     # Another solver, with another seed: the one of the fit is in the state.
     other = solver_of(tensor, PoissonLoss(), **{**options, "seed": 8})
-    resumed = unpack_result(read_archive(path, "checkpoint"), half.last)
+    resumed = restored_result(read_archive(path, "checkpoint"), half.last)
     resumed.state, resumed.last = other.adopt(resumed.state), other.adopt(resumed.last)
     resumed = run(other, resumed, FitOptions(max_iter=9, tol=0))
     assert resumed.history.objective == whole.history.objective
@@ -192,10 +191,10 @@ def test_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 def test_the_unit_of_the_data_does_not_matter(scale):
-    tensor, _ = planted((30, 25, 20), 2, 2000)
+    tensor, _ = planted((15, 12, 10), 2, 500)
     scaled = tensor * scale
-    plain = solver_of(tensor, GaussianLoss(), batch_size=1000)
-    other = solver_of(scaled, GaussianLoss(), batch_size=1000)
+    plain = solver_of(tensor, GaussianLoss(), batch_size=250)
+    other = solver_of(scaled, GaussianLoss(), batch_size=250)
     start = positive_start(tensor, 2)
     one = fitted(plain, start)
     two = fitted(other, [factor * scale ** (1 / 3) for factor in start])
@@ -225,8 +224,8 @@ def test_nearly_empty_tensors(stored):
 
 def test_full_tensors_have_no_zeros_to_draw():
     generator = np.random.default_rng(0)
-    tensor = coo_array(generator.poisson(3.0, (40, 30, 20)) + 1.0)
-    result = fitted(solver_of(tensor, PoissonLoss(), batch_size=3000), positive_start(tensor, 2))
+    tensor = coo_array(generator.poisson(3.0, (20, 15, 10)) + 1.0)
+    result = fitted(solver_of(tensor, PoissonLoss(), batch_size=1000), positive_start(tensor, 2))
     model = dense_model(result.state.factors)
     assert model.mean() == pytest.approx(tensor.data.mean(), rel=0.05)
 
@@ -262,8 +261,8 @@ def test_more_cells_than_64_bits_count():
 
 def test_the_estimator_samples_where_cells_are_too_many(monkeypatch):
     """The solver is chosen by the number of cells, and can be asked for."""
-    monkeypatch.setattr(problem, "MAX_CELLS", 100_000)
-    tensor, truth = planted((30, 100, 80), 2, 5000, binary=True)
+    monkeypatch.setattr(problem, "MAX_CELLS", 20_000)
+    tensor, truth = planted((20, 50, 40), 2, 3000, binary=True)
     model = GeneralizedCP(2, loss="bernoulli", random_state=0).fit(tensor)
     assert "standard_error" in model.history_.records[-1]
     assert match(model.factors_[1:], truth[1:]) > 0.9

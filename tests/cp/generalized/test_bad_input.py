@@ -87,6 +87,7 @@ def start(**replaced):
         ({"loss": "logistic"}, "'logistic' is not known. Give one of 'gaussian'"),
         ({"loss": 3}, "loss"),
         ({"solver": "newton"}, "solver"),
+        ({"solver": "lbfgs", "batch_size": 3}, "batch_size=3 is for solver='adam'"),
         ({"tol": -1.0}, "tol"),
         ({"ridge": -1.0}, "ridge"),
         ({"missing": "ignore"}, "missing"),

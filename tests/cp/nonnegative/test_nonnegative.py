@@ -24,7 +24,7 @@ pytestmark = [
 
 # Multiplicative updates refuse negative data, which the checks draw; their samples come from a
 # standard normal distribution, so only the solver that accepts it is checked. No check fails.
-@parametrize_with_checks([NonnegativeCP(max_iter=20)])
+@parametrize_with_checks([NonnegativeCP(max_iter=5)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
@@ -67,8 +67,8 @@ def positive_factors(shape, rank, seed=0):
 def test_updates_are_those_of_the_textbook(container, monkeypatch):
     X = make_low_rank((9, 8, 7), 3, noise=0.3, nonnegative=True, random_state=0)[0]
     start = positive_factors(X.shape, 3)
-    monkeypatch.setattr("polyad.cp.nonnegative.rules._INNER_SWEEPS", 2)
-    monkeypatch.setattr("polyad.cp.nonnegative.rules._REDUCTION", 1e-300)
+    monkeypatch.setattr("polyad.cp.nonnegative.solver._INNER_SWEEPS", 2)
+    monkeypatch.setattr("polyad.cp.nonnegative.solver._REDUCTION", 1e-300)
     # The end of a fit goes to the minimum for the samples: compare before it.
     states = []
     model = NonnegativeCP(
@@ -97,14 +97,8 @@ def test_planted_components_are_found(solver, form):
         "torch": torch.tensor(X),
     }[form]
     missing = "unobserved" if form == "unobserved" else "zero"
-    slow = form in ("torch", "nan")  # small operations of torch, a matrix per row
     model = NonnegativeCP(
-        2,
-        solver=solver,
-        missing=missing,
-        random_state=0,
-        max_iter=150 if slow else 3000,
-        tol=1e-6 if slow else 1e-9,
+        2, solver=solver, missing=missing, random_state=0, max_iter=150, tol=1e-6
     ).fit(data)
     assert factor_match_score(model.kruskal_, truth) > 0.99
     assert model.score(data) > 0.999
@@ -117,7 +111,7 @@ def test_planted_components_are_found(solver, form):
     assert all((np.asarray(factor) >= 0).all() for factor in model.factors_)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.lists(st.integers(1, 6), min_size=2, max_size=4),
@@ -144,7 +138,7 @@ def test_objective_never_rises_and_nothing_is_negative(
         ridge=penalties[1],
         init="random",
         random_state=seed,
-        max_iter=25,
+        max_iter=12,
         tol=0,
     ).fit(X)
     objective = np.array(model.history_.objective[1:])

@@ -10,6 +10,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 # No check is expected to fail.
 
 
-@parametrize_with_checks([PoissonCP(max_iter=20), PoissonCP(solver="pdnr", max_iter=20)])
+@parametrize_with_checks([PoissonCP(max_iter=5), PoissonCP(solver="pdnr", max_iter=5)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

@@ -9,10 +9,10 @@ from scipy.sparse import coo_array
 from polyad import PoissonCP
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-SIDE = 200_000
+SIDE = 12_500
 
 
-def huge(side=SIDE, n=100_000):
+def huge(side=SIDE, n=6_250):
     generator = np.random.default_rng(0)
     coords = tuple(generator.integers(0, side, size=(3, n)))
     return coo_array((generator.poisson(2.0, n) + 1.0, coords), shape=(side,) * 3)
@@ -34,7 +34,7 @@ def test_memory_follows_the_factors(solver, missing):
 
 
 def test_number_of_cells_may_exceed_64_bits():
-    side = 3_000_000
+    side = 2_100_000
     X = huge(side, 50)
     assert side**3 > 2**63
     model = PoissonCP(1, max_iter=2, random_state=0).fit(X)

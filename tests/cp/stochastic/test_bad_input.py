@@ -60,6 +60,7 @@ def asymmetric():
         ({"ridge": -1.0}, "ridge"),
         ({"shuffle": "yes"}, "shuffle"),
         ({"graph_weight": -1.0}, "graph_weight"),
+        ({"graph": "complete", "graph_weight": 1e300}, "no digit of it would be left: give at"),
         ({"graph": "neighbours"}, "graph='neighbours' is not understood"),
         ({"graph": 3}, "graph is a int"),
         ({"graph": np.ones((5, 5))}, r"\(6, 6\) is needed"),

@@ -160,3 +160,11 @@ def test_labels_are_appended():
     with pytest.raises(InvalidInputError, match="labels of earlier ones"):
         model.partial_fit(part(0, 5))
     assert model.factors_[0].shape == (20, 2)
+
+
+def test_another_rank_is_refused():
+    X = make_low_rank((20, 5, 4), 2, noise=0.1, random_state=0)[0]
+    model = StochasticCP(2, random_state=0).partial_fit(X[:10])
+    with pytest.raises(InvalidInputError, match="model of 2 components, but n_components=3"):
+        model.set_params(n_components=3).partial_fit(X[10:])
+    assert model.n_samples_seen_ == 10

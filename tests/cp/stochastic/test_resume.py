@@ -9,8 +9,8 @@ from polyad import StochasticCP
 from polyad.datasets import make_low_rank
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-X = make_low_rank((120, 9, 8), 3, noise=0.3, random_state=0)[0]
-PARAMETERS = {"n_components": 3, "batch_size": 16, "random_state": 0, "tol": 0, "max_iter": 9}
+X = make_low_rank((60, 9, 8), 3, noise=0.3, random_state=0)[0]
+PARAMETERS = {"n_components": 3, "batch_size": 8, "random_state": 0, "tol": 0, "max_iter": 5}
 
 
 def kinds(tmp_path):
@@ -20,9 +20,9 @@ def kinds(tmp_path):
         "sparse": coo_array(np.where(X > 0.5, X, 0)),
         "missing": np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X),
         "memory map": np.load(tmp_path / "data.npy", mmap_mode="r"),
-        "zarr": zarr.array(X, chunks=(50, 9, 8)),
-        "list": [X[k : k + 30] for k in range(0, 120, 30)],
-        "callable": lambda: (X[k : k + 30] for k in range(0, 120, 30)),
+        "zarr": zarr.array(X, chunks=(25, 9, 8)),
+        "list": [X[k : k + 15] for k in range(0, 60, 15)],
+        "callable": lambda: (X[k : k + 15] for k in range(0, 60, 15)),
     }
 
 
@@ -32,12 +32,12 @@ def test_a_longer_fit_goes_on_from_a_shorter_one(tmp_path, graph):
         path = tmp_path / f"{name}.state"
         parameters = {**PARAMETERS, "graph": graph}
         whole = StochasticCP(**parameters).fit(data)
-        StochasticCP(**{**parameters, "max_iter": 4}, checkpoint=path).fit(data)
+        StochasticCP(**{**parameters, "max_iter": 2}, checkpoint=path).fit(data)
         numbers = []
         resumed = StochasticCP(
             **parameters, checkpoint=path, callbacks=lambda it, seen=numbers: seen.append(it.number)
         ).fit(data)
-        assert numbers == [5, 6, 7, 8, 9], name
+        assert numbers == [3, 4, 5], name
         assert resumed.history_.objective == whole.history_.objective, name
         for one, other in zip(resumed.factors_, whole.factors_, strict=True):
             assert one.tobytes() == other.tobytes(), name

@@ -7,7 +7,7 @@ from scipy.sparse import coo_array, csr_array
 from polyad import CP, StochasticCP
 from polyad.cp.problem import build_problem
 from polyad.cp.stochastic.graph import GraphRows, coupled_rows, read_graph
-from polyad.cp.stochastic.solver import BatchedData, Settings, StochasticALS, SweepState
+from polyad.cp.stochastic.solver import BatchedData, Settings, StochasticSolver, SweepState
 from polyad.data.batches import MemorySource
 from polyad.data.validation import as_tensor_input
 from polyad.datasets import make_low_rank
@@ -36,7 +36,7 @@ def twin(batch, b, c, rate):
 def solver_of(data, missing="zero", **settings):
     source = MemorySource(as_tensor_input(data, allow_nan=True), 100)
     problem = BatchedData(source, missing, source.first_informative())
-    return StochasticALS(problem, Settings(ridge=RIDGE, **settings)), next(source.sweep())
+    return StochasticSolver(problem, Settings(ridge=RIDGE, **settings)), next(source.sweep())
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.25])

@@ -22,7 +22,7 @@ EXPECTED_FAILURES = {"check_classifiers_classes": "-1 marks unlabelled samples"}
 
 
 @parametrize_with_checks(
-    [SupervisedCP(max_iter=20)], expected_failed_checks=lambda _: EXPECTED_FAILURES
+    [SupervisedCP(max_iter=5)], expected_failed_checks=lambda _: EXPECTED_FAILURES
 )
 @pytest.mark.filterwarnings("ignore::polyad.exceptions.DataWarning")
 def test_scikit_learn_checks(estimator, check):
@@ -106,11 +106,11 @@ def test_sparse_and_dense_and_torch_agree():
 
 
 def test_without_a_weight_it_is_nonnegative_cp():
-    X = make_low_rank((30, 9, 8), 3, nonnegative=True, noise=0.2, random_state=0)[0]
-    y = np.arange(30) % 3
+    X = make_low_rank((15, 6, 5), 2, nonnegative=True, noise=0.2, random_state=0)[0]
+    y = np.arange(15) % 3
     options = {"random_state": 0, "tol": 1e-10, "max_iter": 2000}
-    model = SupervisedCP(3, label_weight=0.0, **options).fit(X, y)
-    plain = NonnegativeCP(3, **options).fit(X)
+    model = SupervisedCP(2, label_weight=0.0, **options).fit(X, y)
+    plain = NonnegativeCP(2, **options).fit(X)
     assert model.objective_ == pytest.approx(plain.objective_, rel=1e-6)
     assert factor_match_score(model.kruskal_, plain.kruskal_) > 0.999
     np.testing.assert_allclose(model.transform(X), plain.transform(X), atol=1e-2)

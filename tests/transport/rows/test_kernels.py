@@ -18,6 +18,8 @@ from polyad.transport.rows.newton import N_BINS, fill_bins
 from polyad.transport.rows.quadrature import NODES, count_nodes, gauss_quadrature, reduce_block
 from tests.transport.rows import twins
 
+# Parts of kernels run here as they are written: what only a test compiles would take its seconds.
+
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 2), (9, 5), (20, 12)])
 def test_plan_sums_and_couplings(n, m):

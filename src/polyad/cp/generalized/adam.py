@@ -32,14 +32,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.core.blocks import cut_into
-from polyad.core.threads import run_blocks
+from polyad.core.threads import cut_into, run_blocks
 from polyad.cp.generalized import kernels
 from polyad.cp.generalized.kernels import Sample, Terms
+from polyad.cp.generalized.problem import scaled_ridge
 from polyad.cp.generalized.random_cells import (
     Sampler,
     Strata,
@@ -50,7 +50,6 @@ from polyad.cp.generalized.random_cells import (
     tangent_at,
 )
 from polyad.cp.generalized.rows import solve_rows
-from polyad.cp.generalized.units import scaled_ridge
 from polyad.cp.solver import FactorSolver, balance
 from polyad.fitting.adam import Adam, Moments, Rule, adam_entries
 
@@ -114,36 +113,26 @@ class AdamState:
 
 @dataclass(frozen=True)
 class AdamOptions:
-    """How a sampled fit goes.
+    """How a sampled fit goes."""
 
-    Parameters
-    ----------
-    batch_size : int, optional
-        Cells for one update. If there are no more, all are used and the gradient is exact. By
-        default some for each row of the factors, and not too few.
-    learning_rate : float
-        The size of the first updates, as a part of the size of the entries of a factor.
-    epoch_iter : int
-        The updates of one epoch.
-    tol : float
-        The tolerance of the driver, which a step tries to exceed.
-    seed : int
-        Of the samples, not negative. Fits from several starts share it, so that their objectives
-        compare.
-    """
-
+    #: Cells for one update. If there are no more, all are used and the gradient is exact. By
+    #: default some for each row of the factors, and not too few.
     batch_size: int | None = None
+    #: The size of the first updates, as a part of the size of the entries of a factor.
     learning_rate: float = 0.1
+    #: The updates of one epoch.
     epoch_iter: int = 100
+    #: The tolerance of the driver, which a step tries to exceed.
     tol: float = 1e-5
+    #: Of the samples, not negative. Fits from several starts share it, so that their objectives
+    #: compare.
     seed: int = 0
 
 
-class AdamCP(FactorSolver[AdamState]):
+class AdamSolver(FactorSolver[AdamState]):
     """Generalized CP of sparse data by stochastic gradients; the ridge is in its unit."""
 
     name = "GeneralizedCP"
-    promises_descent: ClassVar[bool] = True
 
     problem: ZerosProblem
 
@@ -311,7 +300,7 @@ class AdamCP(FactorSolver[AdamState]):
 class _Run:
     """The arrays of an epoch while it runs."""
 
-    def __init__(self, solver: AdamCP, state: AdamState, sampler: Sampler) -> None:
+    def __init__(self, solver: AdamSolver, state: AdamState, sampler: Sampler) -> None:
         self.loss, self.ridge = solver.loss, solver.ridge
         self.tangent = Tangent(*state.tangent)
         self.sampler = sampler

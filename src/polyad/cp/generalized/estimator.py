@@ -14,12 +14,11 @@ from sklearn.utils import check_random_state
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, CPLearned
-from polyad.cp.generalized.adam import AdamCP, AdamOptions
-from polyad.cp.generalized.problem import ZerosProblem, build_problem
+from polyad.cp.generalized.adam import AdamOptions, AdamSolver
+from polyad.cp.generalized.problem import ZerosProblem, build_problem, scaled_ridge
 from polyad.cp.generalized.rows import solve_rows
-from polyad.cp.generalized.solver import QuasiNewtonCP
+from polyad.cp.generalized.solver import QuasiNewtonSolver
 from polyad.cp.generalized.start import random_start
-from polyad.cp.generalized.units import scaled_ridge
 from polyad.cp.problem import FitData
 from polyad.cp.start import given_start, make_start
 from polyad.estimators import saving
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
     from polyad.core.arrays import Array
     from polyad.cp.generalized.problem import GeneralizedProblem
     from polyad.cp.solver import FactorSolver
-    from polyad.data.validation import Missing, TensorInput
+    from polyad.data.readers import TensorInput
+    from polyad.data.validation import Missing
     from polyad.fitting import Iteration
     from polyad.losses import Loss
 
@@ -323,6 +323,12 @@ class GeneralizedCP(CPFamily):
         return build_problem(given, self.missing, read_loss(self.loss), self._model()._exponent)
 
     def _solver(self, problem: GeneralizedProblem) -> FactorSolver[Any]:
+        if self.solver == "lbfgs" and self.batch_size is not None:
+            message = (
+                f"batch_size={self.batch_size} is for solver='adam': solver='lbfgs' needs the "
+                "gradient of all cells. Use batch_size=None."
+            )
+            raise InvalidInputError(message)
         if self.solver == "adam" and not isinstance(problem, ZerosProblem):
             message = (
                 "solver='adam' draws random cells of sparse data whose other entries are zeros, "
@@ -339,14 +345,14 @@ class GeneralizedCP(CPFamily):
             raise InvalidInputError(message)
         if isinstance(problem, ZerosProblem) and (self.solver == "adam" or not problem.is_exact):
             return self._adam_solver(problem)
-        return QuasiNewtonCP(
+        return QuasiNewtonSolver(
             problem,
             ridge=float(self.ridge),
             fixed_modes=problem.fixed_modes,
             tol=float(self.tol),
         )
 
-    def _adam_solver(self, problem: ZerosProblem) -> AdamCP:
+    def _adam_solver(self, problem: ZerosProblem) -> AdamSolver:
         seed = self.random_state
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
@@ -357,7 +363,7 @@ class GeneralizedCP(CPFamily):
             tol=float(self.tol),
             seed=int(seed),
         )
-        return AdamCP(
+        return AdamSolver(
             problem,
             ridge=float(self.ridge),
             fixed_modes=problem.fixed_modes,
@@ -420,5 +426,5 @@ class GeneralizedCP(CPFamily):
 def _deviance(problem: GeneralizedProblem, factors: list[Array]) -> float:
     """Return the sum of the loss at a model, estimated where it has too many cells."""
     if isinstance(problem, ZerosProblem) and not problem.is_exact:
-        return float(AdamCP(problem).init(factors).objective)
+        return float(AdamSolver(problem).init(factors).objective)
     return problem.evaluate(factors)[0]

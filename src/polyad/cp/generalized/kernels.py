@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba.np.numpy_support import carray
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import kernel, part
 from polyad.tensor.kernels import WIDTH, on_stack
 
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ def mix(counter: np.uint64) -> np.uint64:
     return z ^ (z >> _S31)
 
 
-@kernel
+@part
 def _index(counter: np.uint64, size: int) -> int:
     """Return an integer below ``size``; 53 bits make all equally likely up to ``size / 2**53``."""
     place = int(np.float64(mix(counter) >> _S11) * _UNIT * size)
     return min(place, size - 1)
 
 
-@kernel
+@part
 def _mixed(key: np.uint64, coordinate: Any) -> np.uint64:
     """Return the hash of some coordinates and a further one."""
     return (key ^ (key >> _S31) ^ np.uint64(coordinate)) * _STEP
@@ -115,7 +115,7 @@ def fill_table(coords: Matrix, table: Matrix) -> None:
         table[slot] = p + 1
 
 
-@kernel
+@part
 def is_stored(coords: Matrix, table: Matrix, points: Matrix, s: int) -> bool:
     """Tell whether point ``s`` of (n_modes, n_points) is in a table, comparing all coordinates.
 

@@ -24,8 +24,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from polyad.core.arrays import to_numpy
-from polyad.core.blocks import as_slices, cut, cut_evenly
-from polyad.core.threads import run_blocks
+from polyad.core.threads import as_slices, cut, cut_evenly, run_blocks
 from polyad.cp.generalized.problem import ObservedProblem, ZerosProblem
 from polyad.fitting.row_newton import Rows, RowSource, Rules, minimize_rows
 from polyad.losses import GaussianLoss, PoissonLoss

@@ -7,7 +7,7 @@ Problem
 Update
     One step of limited-memory BFGS with lower bounds (``fitting.quasi_newton``) on the vector of
     all free factors, with exact gradients (``problem``). Rows of data over many decades have
-    units of their own (``units``).
+    units of their own (``slice_exponents``).
 Stopping
     The driver's: relative change of the objective, or an objective at the rounding level. An
     iteration that lowers the objective by less than the tolerance is made of several steps.
@@ -29,12 +29,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from polyad.cp.generalized.problem import scaled_ridge, slice_exponents
 from polyad.cp.generalized.rows import solve_rows
-from polyad.cp.generalized.units import scaled_ridge, slice_exponents
 from polyad.cp.solver import FactorSolver, balance
 from polyad.fitting.quasi_newton import QuasiNewton, QuasiNewtonState
 
@@ -65,14 +65,13 @@ class GeneralizedState:
     descent: QuasiNewtonState
 
 
-class QuasiNewtonCP(FactorSolver[GeneralizedState]):
+class QuasiNewtonSolver(FactorSolver[GeneralizedState]):
     """Generalized CP by limited-memory BFGS.
 
     The ridge is in the unit of the data; an iteration tries to exceed the tolerance of the driver.
     """
 
     name = "GeneralizedCP"
-    promises_descent: ClassVar[bool] = True
     problem: GeneralizedProblem
 
     def __init__(
@@ -91,7 +90,7 @@ class QuasiNewtonCP(FactorSolver[GeneralizedState]):
         scale = abs(problem.constant[1]) + abs(problem.offset)
         self.floor = _ROUNDING * scale * problem.unit
         self.least = problem.loss.least
-        # Rows with these units are curved alike: see ``units``.
+        # Rows with these units are curved alike: see ``slice_exponents``.
         bend = 1.0 - 0.5 * (1.0 if problem.loss.degree is None else problem.loss.degree)
         self._units = [np.exp2(bend * own)[:, None] for own in slice_exponents(problem)]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyad.core.arrays import to_numpy
-from polyad.cp.generalized.units import slice_exponents
+from polyad.cp.generalized.problem import slice_exponents
 from polyad.losses import HuberLoss
 from polyad.tensor.products import gram_product
 from polyad.tensor.sparse import SparseTensor

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.blocks import as_slices, cut_evenly
-from polyad.core.threads import run_blocks
+from polyad.core.threads import as_slices, cut_evenly, run_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import kernel, part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@kernel
+@part
 def _sweep(normal: NDArray[Any], rhs: NDArray[Any], row: NDArray[Any]) -> float:
     """Minimise over each coordinate of a row in turn; return the largest change of gradient."""
     n = row.size
@@ -32,7 +32,7 @@ def _sweep(normal: NDArray[Any], rhs: NDArray[Any], row: NDArray[Any]) -> float:
     return largest
 
 
-@kernel
+@part
 def _solve_free(
     normal: NDArray[Any],
     rhs: NDArray[Any],
@@ -65,7 +65,7 @@ def _solve_free(
         solution[i] = solution[i] / factor[i, i] if factor[i, i] > 0 else 0.0
 
 
-@kernel
+@part
 def _polish(
     normal: NDArray[Any], rhs: NDArray[Any], row: NDArray[Any], factor: NDArray[Any], tol: float
 ) -> bool:

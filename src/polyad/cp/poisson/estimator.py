@@ -13,7 +13,7 @@ from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, NonnegativeLearned
 from polyad.cp.poisson.problem import CountProblem, Method, build_problem
-from polyad.cp.poisson.solver import AlternatingPoissonRegression, random_start
+from polyad.cp.poisson.solver import PoissonSolver, random_start
 from polyad.cp.start import given_nonnegative_start
 from polyad.data.validation import refuse_negative
 from polyad.estimators.documentation import documented
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from polyad.cp.problem import FitData
     from polyad.cp.solver import FactorSolver
-    from polyad.data.validation import Missing, TensorInput
+    from polyad.data.readers import TensorInput
+    from polyad.data.validation import Missing
     from polyad.fitting import Iteration
 
 # The least expectation of a held-out count, in parts of the mean of the model: a count where
@@ -211,8 +212,8 @@ class PoissonCP(CPFamily):
         refuse_negative(given, advice)
         return build_problem(given.data, self.missing)
 
-    def _solver(self, problem: CountProblem) -> AlternatingPoissonRegression:
-        return AlternatingPoissonRegression(
+    def _solver(self, problem: CountProblem) -> PoissonSolver:
+        return PoissonSolver(
             problem,
             method=self.solver,
             inner_iter=int(self.inner_iter),

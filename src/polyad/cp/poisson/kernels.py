@@ -19,13 +19,12 @@ regroups the sum, and last digits would depend on it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import kernel, part
 from polyad.cp.poisson.quadratic import minimise_quadratic
-from polyad.cp.poisson.records import Model, Row, Rows, Rules, Slices, Work
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,6 +60,71 @@ _HALVINGS = 40
 _LEAST_DAMPING = 1e-13
 _MORE_DAMPING = 1e3
 _MOST_DAMPING = 1.0
+
+
+class Slices(NamedTuple):
+    """The nonzeros of a tensor, sorted by the index of one mode."""
+
+    starts: NDArray[np.int64]
+    """(n_slices + 1,): the first nonzero of each slice that has any."""
+    targets: NDArray[np.int64]
+    """(n_slices,): the row of the factor that a slice belongs to."""
+    entries: NDArray[Any]
+    """(n_nonzeros, n_modes - 1): unsigned rows of the stacked factors of the other modes."""
+    values: Vector
+    """(n_nonzeros,)."""
+
+
+class Model(NamedTuple):
+    """The other factors."""
+
+    stack: Vector
+    """(sum of all sizes, R): all factors, one below the other."""
+    scale: Vector
+    """(1 or n_rows, R): one over ``d``, and zero where nothing was observed."""
+
+
+class Rules(NamedTuple):
+    """When the work on a row ends."""
+
+    sweeps: int
+    tol: float
+    """Of the KKT violation in shares, and in Newton's method of the gains."""
+    least: float
+    """Model values below this count as this: keeps logarithms of impossible counts finite."""
+
+
+class Rows(NamedTuple):
+    """What the kernels fill."""
+
+    masses: Vector
+    """(n_rows, R): ``d * b``, in and out."""
+    violations: Vector
+    """(n_slices,): the KKT violation ``max |min(d b, 1 - phi)|`` before the update."""
+    sweeps: NDArray[np.int64]
+    """(n_slices,): how many updates a row took."""
+
+
+class Work(NamedTuple):
+    """What every pass over a row reads, and the buffers of one thread."""
+
+    slices: Slices
+    model: Model
+    products: Vector
+    """(R, chunk): the ``pi`` of the nonzeros of a chunk, divided by ``d``."""
+    fitted: Vector
+    """(chunk,): the model at the nonzeros, in shares."""
+    ratio: Vector
+    """(chunk,): data over model."""
+
+
+class Row(NamedTuple):
+    """One row: where its nonzeros are."""
+
+    first: int
+    last: int
+    total: float
+    scale: Vector
 
 
 @kernel
@@ -158,7 +222,7 @@ def divergence_rows(
         out.violations[s] = total
 
 
-@kernel
+@part
 def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
     longest = 1
     for s in range(block[0], block[1]):
@@ -169,7 +233,7 @@ def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
     return Work(slices, model, products, np.empty(width), np.empty(width))
 
 
-@kernel
+@part
 def _row(slices: Slices, s: int, model: Model) -> Row:
     first, last = slices.starts[s], slices.starts[s + 1]
     total = 0.0
@@ -179,19 +243,19 @@ def _row(slices: Slices, s: int, model: Model) -> Row:
     return Row(first, last, total, scale)
 
 
-@kernel
+@part
 def _divide(y: Vector, by: float) -> None:
     for r in range(y.size):
         y[r] /= by
 
 
-@kernel
+@part
 def _copy(values: Vector, out: Vector) -> None:
     for r in range(out.size):
         out[r] = values[r]
 
 
-@kernel
+@part
 def _begin(work: Work, row: Row) -> None:
     """Make the products of a row that fits the buffer, once for all passes over it."""
     if row.last - row.first <= work.ratio.size:
@@ -199,7 +263,7 @@ def _begin(work: Work, row: Row) -> None:
         _enlarge(work.products, row.last - row.first, work.fitted)
 
 
-@kernel
+@part
 def _fill(work: Work, chunk: tuple[int, int], scale: Vector) -> None:
     """Multiply the rows of the other factors, and divide by ``d``."""
     entries, stack, products = work.slices.entries, work.model.stack, work.products
@@ -220,7 +284,7 @@ def _fill(work: Work, chunk: tuple[int, int], scale: Vector) -> None:
                 products[r, column] *= stack[j, r]
 
 
-@kernel
+@part
 def _enlarge(products: Vector, n: int, largest: Vector) -> None:
     """Scale up the products of nonzeros that the other factors hold nearly impossible."""
     largest[:n] = 0.0
@@ -233,7 +297,7 @@ def _enlarge(products: Vector, n: int, largest: Vector) -> None:
                 products[r, p] /= largest[p]
 
 
-@kernel
+@part
 def _combine(y: Vector, products: Vector, n: int, out: Vector) -> None:
     """Fill ``out`` with ``y . pi`` at ``n`` nonzeros, four components at a time."""
     n_components = y.size
@@ -255,7 +319,7 @@ def _combine(y: Vector, products: Vector, n: int, out: Vector) -> None:
             out[p] += a * products[r, p]
 
 
-@kernel
+@part
 def _load(work: Work, row: Row, chunk: tuple[int, int], y: Vector) -> None:
     """Make the model at the nonzeros of a chunk, and the products if they are not there yet."""
     if row.last - row.first > work.ratio.size:
@@ -264,13 +328,13 @@ def _load(work: Work, row: Row, chunk: tuple[int, int], y: Vector) -> None:
     _combine(y, work.products, chunk[1] - chunk[0], work.fitted)
 
 
-@kernel
+@part
 def _share(x: float, total: float) -> float:
     """Return the part of its row that a count is."""
     return max(x / total, _LEAST_COUNT)
 
 
-@kernel
+@part
 def _gains(work: Work, row: Row, y: Vector, phi: Vector) -> None:
     """Fill ``phi``; it is huge where a count is impossible that the component could explain."""
     phi[:] = 0.0
@@ -283,7 +347,7 @@ def _gains(work: Work, row: Row, y: Vector, phi: Vector) -> None:
         _collect(work.ratio, work.products, last - first, phi)
 
 
-@kernel
+@part
 def _multiply(y: Vector, phi: Vector) -> None:
     """Make a multiplicative update: the part of the counts that each component explains."""
     for r in range(y.size):
@@ -292,7 +356,7 @@ def _multiply(y: Vector, phi: Vector) -> None:
             y[r] = 0.0
 
 
-@kernel
+@part
 def _collect(ratio: Vector, products: Vector, n: int, phi: Vector) -> None:
     """Add the sums of ``ratio pi`` over ``n`` nonzeros, four components at a time."""
     n_components = phi.size
@@ -315,7 +379,7 @@ def _collect(ratio: Vector, products: Vector, n: int, phi: Vector) -> None:
         phi[r] += a
 
 
-@kernel
+@part
 def _violation(y: Vector, phi: Vector, unit: float) -> float:
     """Return ``max |min(y, 1 - phi)|``, which is zero at the minimum and only there."""
     worst = 0.0
@@ -324,7 +388,7 @@ def _violation(y: Vector, phi: Vector, unit: float) -> float:
     return worst
 
 
-@kernel
+@part
 def _unsettled(y: Vector, phi: Vector) -> float:
     """Return how far from one a gain is that should be one, whatever the size of its share."""
     worst = 0.0
@@ -333,7 +397,7 @@ def _unsettled(y: Vector, phi: Vector) -> float:
     return worst
 
 
-@kernel
+@part
 def _change(work: Work, row: Row, moved: tuple[Vector, Vector], step: Vector) -> float:
     """Return ``f(after) - f(before)``, exact for small steps too: no large sums are subtracted.
 
@@ -366,7 +430,7 @@ def _change(work: Work, row: Row, moved: tuple[Vector, Vector], step: Vector) ->
     return total
 
 
-@kernel
+@part
 def _escape(work: Work, row: Row, point: tuple[Vector, Vector], step: Vector) -> bool:
     """Lift inadmissible zeros: shares at zero, where updates cannot move them, that want to grow.
 
@@ -392,7 +456,7 @@ def _escape(work: Work, row: Row, point: tuple[Vector, Vector], step: Vector) ->
     return False
 
 
-@kernel
+@part
 def _hessian(work: Work, row: Row, y: Vector, hessian: Vector) -> None:
     """Fill the Hessian, ``sum_p (x_p / t) pi_p pi_p' / (y . pi_p)^2``."""
     hessian[:] = 0.0
@@ -418,7 +482,7 @@ def _hessian(work: Work, row: Row, y: Vector, hessian: Vector) -> None:
             hessian[q, r] = hessian[r, q]
 
 
-@kernel
+@part
 def _search(work: Work, row: Row, point: tuple[Vector, Vector], direction: Vector) -> bool:
     """Go along a direction, halving the way until ``f`` is lower enough; say whether it was.
 

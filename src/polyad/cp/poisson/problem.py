@@ -10,10 +10,9 @@ import numpy as np
 from scipy.sparse import coo_array
 
 from polyad.core.arrays import Array, to_numpy
-from polyad.core.blocks import Blocks, cut_by_work
-from polyad.core.threads import run_blocks
+from polyad.core.threads import Blocks, cut_by_work, run_blocks
 from polyad.cp.poisson import kernels
-from polyad.cp.poisson.records import Model, Rows, Rules, Slices
+from polyad.cp.poisson.kernels import Model, Rows, Rules, Slices
 from polyad.cp.problem import FitData
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.sparse import SparseTensor

@@ -36,7 +36,7 @@ How this differs from Chi and Kolda (2012) and Hansen, Plantenga and Kolda (2015
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -72,11 +72,10 @@ class PoissonState:
     """The inner sweeps of the last iteration, over all modes."""
 
 
-class AlternatingPoissonRegression(FactorSolver[PoissonState]):
+class PoissonSolver(FactorSolver[PoissonState]):
     """CP of counts by alternating Poisson regression."""
 
     name = "PoissonCP"
-    promises_descent: ClassVar[bool] = True
     problem: CountProblem
 
     def __init__(

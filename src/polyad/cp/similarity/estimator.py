@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
 from polyad.core.arrays import Array, to_numpy
 from polyad.core.sklearn_compat import Interval
-from polyad.cp.family import COMMON_CONSTRAINTS, NonnegativeLearned
-from polyad.cp.nonnegative.family import NonnegativeFamily
-from polyad.cp.parameters import read_penalties, read_weights
+from polyad.cp.family import COMMON_CONSTRAINTS, NonnegativeLearned, read_penalties, read_weights
+from polyad.cp.nonnegative.estimator import NonnegativeFamily
 from polyad.cp.problem import Problem, build_problem
 from polyad.cp.rules import double, like
-from polyad.cp.similarity.reading import read_laplacians
-from polyad.cp.similarity.rules import Smoothness, squared_size
-from polyad.cp.similarity.solver import SimilarityLeastSquares
+from polyad.cp.similarity.laplacian import read_laplacians
+from polyad.cp.similarity.solver import SimilaritySolver, Smoothness, squared_size
 from polyad.data.mode_matrices import restored_matrices, stored_matrices
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
@@ -25,8 +23,8 @@ from polyad.estimators.documentation import documented
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from polyad.cp.problem import FitData
-    from polyad.data.validation import Missing, TensorInput
+    from polyad.data.readers import TensorInput
+    from polyad.data.validation import Missing
     from polyad.fitting import Iteration
 
 
@@ -200,17 +198,17 @@ class SimilarityCP(NonnegativeFamily):
     def _problem(self, given: TensorInput) -> Problem:
         return build_problem(given.data, self.missing)
 
-    def _read(self, given: TensorInput, y: Any) -> FitData:
-        problem = super()._read(given, y)
+    def _read(self, given: TensorInput, y: Any) -> Problem:
+        problem = cast("Problem", super()._read(given, y))
         weights = read_weights("similarity_weight", self.similarity_weight, len(given.shape))
-        problem.side = Smoothness(read_laplacians(given, self.similarities), weights)
+        problem.smoothness = Smoothness(read_laplacians(given, self.similarities), weights)
         return problem
 
-    def _solver(self, problem: Problem) -> SimilarityLeastSquares:
+    def _solver(self, problem: Problem) -> SimilaritySolver:
         fixed_modes = problem.fixed_modes
         sparsity, ridge = read_penalties(self.sparsity, self.ridge, len(problem.shape), fixed_modes)
-        return SimilarityLeastSquares(
-            problem, problem.side, sparsity=sparsity, ridge=ridge, fixed_modes=fixed_modes
+        return SimilaritySolver(
+            problem, problem.smoothness, sparsity=sparsity, ridge=ridge, fixed_modes=fixed_modes
         )
 
     def _learned(self, solver: Any, state: Any) -> SimilarityLearned:

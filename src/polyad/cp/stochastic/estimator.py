@@ -13,39 +13,48 @@ from sklearn.utils import check_random_state
 
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
 from polyad.core.threads import thread_limit
-from polyad.cp.family import COMMON_CONSTRAINTS, CPLearned
-from polyad.cp.parameters import check_rank, read_fixed_modes
+from polyad.cp.family import COMMON_CONSTRAINTS, CPLearned, check_rank, read_fixed_modes
 from polyad.cp.start import given_start, make_start
-from polyad.cp.stochastic.family import BatchedCP
-from polyad.cp.stochastic.graph import read_graph
-from polyad.cp.stochastic.online import Counts, broken_batch, extended
-from polyad.cp.stochastic.reading import (
+from polyad.cp.stochastic.family import (
+    BatchedCP,
     check_single_pass,
     joined_batch_labels,
     unobserved_slices,
 )
-from polyad.cp.stochastic.solver import BatchedData, Settings, StochasticALS
+from polyad.cp.stochastic.graph import read_graph
+from polyad.cp.stochastic.solver import (
+    BatchedData,
+    Counts,
+    Settings,
+    StochasticSolver,
+    broken_batch,
+    extended,
+)
 from polyad.data.batches import Batch, MemorySource, SampleSource, matching, open_source
 from polyad.data.label_values import joined_labels
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
-from polyad.exceptions import InvalidInputError, Status
+from polyad.exceptions import InvalidInputError
 from polyad.fitting import FitOptions, FitResult, History
 from polyad.fitting.driver import FitError, deliver
 from polyad.fitting.identity import digest_of
+from polyad.fitting.status import Status
 from polyad.tensor.kruskal import KruskalTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from polyad.cp.problem import FitData
-    from polyad.data.validation import Missing, TensorInput
+    from polyad.data.readers import TensorInput
+    from polyad.data.validation import Missing
     from polyad.fitting import Iteration
-    from polyad.fitting.clock import Clock
+    from polyad.fitting.driver import Clock
 
 
 # Components of this part of the size of a batch are none.
 _NOTHING = 1e-12
+# The largest weight of a graph, for data of size one.
+_LARGEST_WEIGHT = 1e12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,10 +114,10 @@ class StochasticCP(BatchedCP):
     graph : None, 'complete', 'published' or matrix, default=None
         Which samples are similar, and should get similar rows: a symmetric nonnegative matrix of
         shape (n_samples, n_samples), of which the edges inside a batch count: an array,
-        scipy.sparse, or a table of pandas, polars or xarray, which ``fit`` matches by the labels
-        of samples in memory, while batches and ``partial_fit`` go by position; ``'complete'``,
-        all samples of a batch; or ``'published'``, the matrix and single step of the program of
-        [2]_, whose objective leaves the graph out.
+        scipy.sparse, or a table of pandas, polars or xarray, which is matched by the labels of
+        the samples, also of those of batches; ``'complete'``, all samples of a batch; or
+        ``'published'``, the matrix and single step of the program of [2]_, whose objective leaves
+        the graph out.
     graph_weight : float, default=0.1
         The weight :math:`\mu` of the graph.
     {fixed_modes}
@@ -257,6 +266,7 @@ class StochasticCP(BatchedCP):
         """
         if hasattr(self, "factors_"):
             self._validate_params()  # which scikit-learn leaves out for a fitted model
+            self._check_same_rank(len(self.weights_), "partial_fit")
             self._take_further(self._validate_new(X, mask=mask))
             return self
         given = self._validate_fit(X, mask=mask)
@@ -307,7 +317,7 @@ class StochasticCP(BatchedCP):
             raise broken or KeyboardInterrupt
         return result, broken
 
-    def _described(self, given: SampleSource, solver: StochasticALS) -> TensorInput:
+    def _described(self, given: SampleSource, solver: StochasticSolver) -> TensorInput:
         if isinstance(given, MemorySource):
             return given.head
         labels = joined_batch_labels(solver.sample_labels)
@@ -315,6 +325,7 @@ class StochasticCP(BatchedCP):
 
     def _check_goes_on(self, given: TensorInput) -> None:
         """Refuse to go on with samples that are not laid out as those of the fit before."""
+        self._check_same_rank(len(self.weights_))
         self._check_order(given)
         laid_out = self._in_the_shape_of_the_model(given)
         same = laid_out.shape == given.shape and laid_out.modes == given.modes
@@ -343,25 +354,32 @@ class StochasticCP(BatchedCP):
             raise InvalidInputError(message)
         problem = BatchedData(source, self.missing, source.first_informative(), n_batches)
         problem.fixed_modes = fixed
-        # Of samples that come in batches, only the positions are known.
         is_whole = n_samples is not None and isinstance(source, MemorySource)
-        labels = source.head.labels[0] if is_whole else None
-        problem.side = read_graph(self.graph, n_samples, labels)
+        labels = source.head.labels[0]
+        problem.graph = read_graph(self.graph, n_samples, labels, is_whole=is_whole)
         problem.start = self._read_init(problem, init)
         return problem
 
-    def _solver(self, problem: BatchedData) -> StochasticALS:
+    def _solver(self, problem: BatchedData) -> StochasticSolver:
         rate = self.learning_rate
         settings = Settings(
             ridge=float(self.ridge),
             rate=None if isinstance(rate, str) else float(rate),
-            graph=problem.side,
+            graph=problem.graph,
             graph_weight=float(self.graph_weight),
             shuffle=bool(self.shuffle),
             n_batches=problem.n_batches,
             fixed_modes=frozenset(problem.fixed_modes),
         )
-        return StochasticALS(problem, settings)
+        solver = StochasticSolver(problem, settings)
+        if problem.graph is not None and solver.graph_weight > _LARGEST_WEIGHT:
+            limit = _LARGEST_WEIGHT * settings.graph_weight / solver.graph_weight
+            message = (
+                f"graph_weight={self.graph_weight} is so large for this data that no digit of it "
+                f"would be left: give at most {limit:.3g}."
+            )
+            raise InvalidInputError(message)
+        return solver
 
     def _warn_about_content(self, problem: FitData, given: TensorInput) -> None:
         data = cast("BatchedData", problem)
@@ -402,7 +420,7 @@ class StochasticCP(BatchedCP):
             return init
         return given_start(problem, self.n_components, init, any_samples=True)[1:]
 
-    def _begin(self, solver: StochasticALS, number: int, seed: int) -> Any:
+    def _begin(self, solver: StochasticSolver, number: int, seed: int) -> Any:
         data = solver.problem
         if not isinstance(data.start, str):
             n_steps = self.n_steps_ if self._goes_on else 1

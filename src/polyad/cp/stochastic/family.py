@@ -1,10 +1,11 @@
-"""What CP models share whose samples are read in batches: features and scores of any source."""
+"""What CP models share whose samples are read in batches: features, scores, and what is refused."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from array_api_compat import array_namespace
 from sklearn.utils.validation import check_is_fitted
 
@@ -12,22 +13,60 @@ from polyad.core.threads import thread_limit
 from polyad.cp.family import CPFamily
 from polyad.cp.problem import build_problem
 from polyad.cp.solver import ridge_rows
-from polyad.cp.stochastic.reading import joined_batch_labels
 from polyad.data.batches import open_source
+from polyad.data.label_values import joined_text
 from polyad.data.readers import sample_access
-from polyad.exceptions import NumericalError
+from polyad.exceptions import InvalidInputError, NumericalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from polyad.core.arrays import Array
     from polyad.cp.family import CPLearned
     from polyad.cp.problem import Problem
-    from polyad.data.validation import Missing, TensorInput
+    from polyad.data.readers import TensorInput
+    from polyad.data.validation import Missing
+
+
+def check_single_pass(max_iter: int, n_init: int, checkpoint: Any) -> None:
+    """Refuse to read a stream more often than it can be read."""
+    again = {
+        f"max_iter={max_iter} asks for several sweeps": max_iter > 1,
+        f"n_init={n_init} asks for several fits": n_init > 1,
+        "a checkpoint compares the data before the fit": checkpoint is not None,
+    }
+    for what, is_asked in again.items():
+        if is_asked:
+            message = (
+                f"X is an iterator, which can be read once, but {what}. Use max_iter=1, n_init=1 "
+                "and no checkpoint, or give something that can be read again: an array on disk, a "
+                "list of batches, or a callable that opens the stream, such as lambda: "
+                "read_batches(path)."
+            )
+            raise InvalidInputError(message)
+
+
+def joined_batch_labels(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Join the labels of the samples of several batches, which all have them or have none."""
+    known = [labels for labels in parts if labels is not None]
+    return joined_text(known) if known else None
+
+
+def unobserved_slices(given: TensorInput) -> Iterator[tuple[int, int]]:
+    """Give the modes of dense data that have slices of NaN only, and the first such slice."""
+    xp = array_namespace(given.data)
+    unknown = xp.isnan(given.data)
+    modes = range(len(given.shape))
+    for mode in modes:
+        empty = xp.all(unknown, axis=tuple(k for k in modes if k != mode))
+        if bool(xp.any(empty)):
+            yield mode, int(xp.argmax(xp.astype(empty, xp.uint8)))
 
 
 class BatchedCP(CPFamily):
     """Base of the CP decompositions with a ridge whose samples are read in batches."""
+
+    _reads_batches: ClassVar[bool] = True
 
     if TYPE_CHECKING:
         batch_size: int
@@ -85,6 +124,14 @@ class BatchedCP(CPFamily):
         if total == 0:
             return 1.0 if error == 0 else 0.0
         return 1.0 - error / total
+
+    def _remember(self, X: Any, given: TensorInput) -> None:
+        super()._remember(X, given)
+        names = given.labels[1]
+        is_table = len(given.shape) == 2 and given.modes is None and names is not None
+        if is_table and sample_access(X) != "whole":
+            # scikit-learn, which knows tables, does not know batches of them.
+            self.feature_names_in_ = np.asarray(names, dtype=object)
 
     def _new_batches(
         self, X: Any, mask: Any, *, for_features: bool = False

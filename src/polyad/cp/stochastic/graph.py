@@ -22,7 +22,8 @@ from array_api_compat import array_namespace, device
 from scipy.sparse import csr_array
 
 from polyad.cp.rules import LeastSquares, determined, double, epsilon_of
-from polyad.data.mode_matrices import read_similarities
+from polyad.data.label_values import find_labels, shown
+from polyad.data.mode_matrices import as_frame, read_similarities, refuse_labels
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.core.arrays import Array
+    from polyad.data.batches import Batch
     from polyad.tensor.sparse import SparseTensor
 
 # Eigenvectors of a graph cost the cube of its size: for larger batches steps are cheaper.
@@ -51,12 +53,35 @@ class SampleGraph(ABC):
     #: Whether the rows take one step on the penalty instead of going to the minimum.
     takes_one_step: bool = False
 
+    def places(self, batch: Batch) -> NDArray[np.int64]:
+        """Return where the samples of a batch are in the graph."""
+        return batch.positions
+
 
 class SimilarityGraph(SampleGraph):
-    """A graph given by the similarities of all samples, zero on the diagonal."""
+    """A graph given by the similarities of all samples, zero on the diagonal.
 
-    def __init__(self, similarity: Any) -> None:
+    Samples are found in it by ``labels``, those of its rows, or else by position.
+    """
+
+    def __init__(self, similarity: Any, labels: NDArray[Any] | None = None) -> None:
         self.similarity = similarity
+        self.labels = labels
+
+    def places(self, batch: Batch) -> NDArray[np.int64]:
+        """Return where the samples of a batch are in the graph."""
+        wanted = batch.given.labels[0]
+        if self.labels is None or wanted is None:
+            return batch.positions
+        found = find_labels(self.labels, wanted)
+        missing = wanted[found < 0]
+        if len(missing):
+            message = (
+                f"graph has no row for {len(missing)} samples of a batch: {shown(missing)}. Give a "
+                "table with the labels of all samples in its rows and its columns."
+            )
+            raise InvalidInputError(message)
+        return found
 
     def matrix(self, positions: NDArray[np.int64], *, is_random: bool) -> NDArray[np.float64]:
         """Return the Laplacian of the edges inside the batch.
@@ -66,10 +91,10 @@ class SimilarityGraph(SampleGraph):
         the sum over a sweep is the penalty of the whole graph on average.
         """
         n_samples = self.similarity.shape[0]
-        if positions[-1] >= n_samples:
+        if positions.max() >= n_samples:
             message = (
                 f"The graph has {n_samples} samples, but the data has more: a sample at position "
-                f"{int(positions[-1])} was read. Give a similarity for every sample."
+                f"{int(positions.max())} was read. Give a similarity for every sample."
             )
             raise InvalidInputError(message)
         inside = self.similarity[positions][:, positions].toarray()
@@ -105,8 +130,13 @@ class PublishedGraph(SampleGraph):
 _NAMED: dict[str, type[SampleGraph]] = {"complete": CompleteGraph, "published": PublishedGraph}
 
 
-def read_graph(graph: Any, n_samples: int | None, labels: Any = None) -> SampleGraph | None:
-    """Read the ``graph`` parameter; the number of samples and their labels may not be known."""
+def read_graph(
+    graph: Any, n_samples: int | None, labels: Any = None, *, is_whole: bool = True
+) -> SampleGraph | None:
+    """Read the ``graph`` parameter; the number of samples may not be known.
+
+    The labels are those of all samples, or, if these come in batches, of the first.
+    """
     if graph is None:
         return None
     if isinstance(graph, str) and graph in _NAMED:
@@ -121,7 +151,14 @@ def read_graph(graph: Any, n_samples: int | None, labels: Any = None) -> SampleG
     if not hasattr(graph, "shape"):
         message = f"graph is a {type(graph).__name__}. {accepted}"
         raise InvalidTypeError(message)
-    return SimilarityGraph(csr_array(read_similarities(graph, n_samples, labels, "graph")))
+    frame = None if is_whole else as_frame(graph)
+    if frame is None:
+        return SimilarityGraph(csr_array(read_similarities(graph, n_samples, labels, "graph")))
+    if labels is None:
+        refuse_labels(frame, "graph")
+        return SimilarityGraph(csr_array(read_similarities(frame, n_samples, None, "graph")))
+    own = frame.index.to_numpy()
+    return SimilarityGraph(csr_array(read_similarities(frame, None, None, "graph")), own)
 
 
 class GraphRows(LeastSquares):

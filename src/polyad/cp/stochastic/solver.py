@@ -45,7 +45,8 @@ from polyad.cp.problem import FitData, ObservedDense, ObservedSparse, Problem, b
 from polyad.cp.rules import LeastSquares, double
 from polyad.cp.solver import FactorSolver, balance
 from polyad.cp.stochastic.graph import GraphRows
-from polyad.tensor.kruskal import column_norms
+from polyad.exceptions import NumericalError
+from polyad.tensor.kruskal import KruskalTensor, column_norms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -62,6 +63,9 @@ class BatchedData(FitData):
 
     ``n_batches`` is the number of those of a sweep, where it is known.
     """
+
+    #: Which samples are similar, if that is known.
+    graph: SampleGraph | None = None
 
     def __init__(
         self, source: SampleSource, missing: Missing, first: Batch, n_batches: int | None = None
@@ -84,63 +88,41 @@ class BatchedData(FitData):
 
 @dataclass(frozen=True)
 class SweepState:
-    """The factors of the modes other than the samples, and what the next sweep depends on.
+    """The factors of the modes other than the samples, and what the next sweep depends on."""
 
-    Attributes
-    ----------
-    factors : list of arrays
-        Of the modes from 1 on, with the weights inside them.
-    n_steps : int
-        The number of batches that have moved them; a given start counts as one.
-    n_sweeps : int
-        The number of sweeps so far.
-    seed : int
-        Of the shuffling.
-    largest : int
-        The largest batch so far.
-    loss : float
-        The sum of the batch objectives over the number of samples, in the unit of the problem.
-    rows : array of shape (n, R) or None
-        Of all samples, once the fit is finished.
-    """
-
+    #: Of the modes from 1 on, with the weights inside them.
     factors: list[Array]
+    #: The number of batches that have moved them; a given start counts as one.
     n_steps: int
+    #: The number of sweeps so far.
     n_sweeps: int
+    #: Of the shuffling.
     seed: int
+    #: The largest batch so far.
     largest: int
+    #: The sum of the batch objectives over the number of samples, in the unit of the problem.
     loss: float
+    #: (n, R) or None: of all samples, once the fit is finished.
     rows: Array | None = None
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a fit with given data still depends on.
+    """What a fit with given data still depends on."""
 
-    Attributes
-    ----------
-    ridge : float
-        The weight of the squared rows and factors.
-    rate : float or None
-        The learning rate, or None for the one that follows from the number of batches.
-    graph : SampleGraph or None
-        Which samples are similar.
-    graph_weight : float
-        The weight of the penalty of the graph.
-    shuffle : bool
-        Whether each sweep has an order of its own.
-    n_batches : int or None
-        The batches of a sweep, if that is known and there will be more than one sweep.
-    fixed_modes : frozenset of int
-        Modes from 1 on whose factors stay as they are.
-    """
-
+    #: The weight of the squared rows and factors.
     ridge: float
+    #: The learning rate, or None for the one that follows from the number of batches.
     rate: float | None = None
+    #: Which samples are similar.
     graph: SampleGraph | None = None
+    #: The weight of the penalty of the graph.
     graph_weight: float = 0.0
+    #: Whether each sweep has an order of its own.
     shuffle: bool = True
+    #: The batches of a sweep, if that is known and there will be more than one sweep.
     n_batches: int | None = None
+    #: Modes from 1 on whose factors stay as they are.
     fixed_modes: frozenset[int] = frozenset()
 
 
@@ -172,11 +154,11 @@ class Averaged(LeastSquares):
         return self._towards(target, current)
 
 
-class StochasticALS(FactorSolver[SweepState]):
+class StochasticSolver(FactorSolver[SweepState]):
     """CP by mini-batches."""
 
     name = "StochasticCP"
-    promises_descent: ClassVar[bool] = False
+    promises_descent = False
     measures_start: ClassVar[bool] = False
     patience: ClassVar[int] = 3
     needs_finish: ClassVar[bool] = True
@@ -323,7 +305,7 @@ class StochasticALS(FactorSolver[SweepState]):
         seen = _seen_samples(problem)
         matrix = np.zeros((batch.size, batch.size))
         if seen.size:
-            inside = graph.matrix(batch.positions[seen], is_random=is_random)
+            inside = graph.matrix(graph.places(batch)[seen], is_random=is_random)
             matrix[np.ix_(seen, seen)] = inside
         return GraphRows(self.ridge, self.graph_weight, matrix, one_step=graph.takes_one_step)
 
@@ -380,3 +362,57 @@ def _scale_of(factors: Collection[Array]) -> Array:
     for factor in factors:
         product = product * column_norms(factor)
     return product
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How much a model has seen: the batches that moved it, and the largest of them."""
+
+    n_steps: int
+    largest: int
+
+
+def extended(
+    solver: StochasticSolver,
+    batch: Batch,
+    model: KruskalTensor,
+    others: list[Array],
+    counts: Counts,
+) -> tuple[KruskalTensor, list[Array], Counts]:
+    """Return a model that has learned from one more batch, its lengths of columns and the counts.
+
+    ``others`` are the factors of the modes from 1 on in the scale of the fit. The model has columns
+    of length one, fixed modes apart, and its components keep their order.
+    """
+    xp = array_namespace(model.weights)
+    exponent, free = solver.problem.exponent, solver.free_modes
+    # The data of the batch is divided by 2^exponent, and each of n free factors by its n-th root.
+    share = 2.0 ** (-exponent / len(free))
+    scaled = [f * share if mode in free else f for mode, f in enumerate(others, start=1)]
+    state = SweepState(scaled, counts.n_steps, 0, 0, counts.largest, 0.0)
+    _, loss, state = solver.take_batch(state, batch)
+    if not math.isfinite(loss):
+        raise broken_batch()
+    rows, *factors = solver.factors(solver.finish(state))
+    units = [
+        column_norms(factor) if mode in free else xp.ones_like(model.weights)
+        for mode, factor in enumerate(factors, start=1)
+    ]
+    new_rows = rows * (math.prod(units) * 2.0**exponent)[None, :]
+    old_rows = model.factors[0] * model.weights[None, :]
+    samples = xp.concat([old_rows, new_rows], axis=0)
+    size = column_norms(samples)
+    parts = [
+        factor / xp.where(length > 0, length, xp.ones_like(length))[None, :]
+        for factor, length in zip((samples, *factors), (size, *units), strict=True)
+    ]
+    lengths = solver.lengths([rows, *factors])[1:]
+    return KruskalTensor(size, parts), lengths, Counts(state.n_steps, state.largest)
+
+
+def broken_batch() -> NumericalError:
+    """Return the error of a batch that cannot be learned from."""
+    return NumericalError(
+        "The batch gave factors that are not finite, so the model is left as it was. Scale the "
+        "batch as the data before it was scaled."
+    )

@@ -1,4 +1,4 @@
-r"""Multinomial logistic regression on the rows of a factor.
+r"""The classes of samples, as ``y`` tells them, and logistic regression on the rows of a factor.
 
 For rows :math:`g_i` and classes :math:`y_i`, minimise over weights :math:`V` and intercept
 :math:`c`
@@ -19,6 +19,9 @@ import numpy as np
 import scipy.linalg
 import scipy.optimize
 
+from polyad.data.label_values import as_text, shown
+from polyad.exceptions import InvalidInputError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -26,24 +29,21 @@ if TYPE_CHECKING:
 _CURVATURE = 0.5
 # A ridge of the preconditioner only, at the level of rounding, for rows of less than full rank.
 _JITTER = 1e-12
+_UNLABELLED = (
+    "Samples without a class are marked by -1 where classes are integers, and by None or NaN "
+    "otherwise."
+)
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The classes of the samples that have one.
+    """The classes of the samples that have one."""
 
-    Attributes
-    ----------
-    positions : array of int
-        Which samples, increasing.
-    codes : array of int
-        The number of the class of each.
-    classes : array
-        The classes, two or more, sorted.
-    """
-
+    #: Which samples, increasing.
     positions: NDArray[np.intp]
+    #: The number of the class of each.
     codes: NDArray[np.intp]
+    #: The classes, two or more, sorted.
     classes: NDArray[Any]
 
     @property
@@ -130,3 +130,67 @@ def fit_logistic(
     # Scores that rise by the same number for all classes mean nothing: rounding is taken off.
     theta = theta - theta.mean(axis=1, keepdims=True)
     return np.ascontiguousarray(theta[:-1]), np.ascontiguousarray(theta[-1])
+
+
+def split_unlabelled(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return the classes of the labelled samples, in their own type, and which samples those are.
+
+    Unlabelled are -1 among integers, and None and NaN (NA of pandas) among all others.
+    """
+    if y.dtype.kind == "O":
+        known = np.array([not _is_nothing(value) for value in y], dtype=bool)
+        values = _in_own_type(y[known])
+    elif y.dtype.kind == "f":
+        known = ~np.isnan(y)
+        values = y[known]
+    else:
+        known, values = np.ones(len(y), dtype=bool), y
+    if values.dtype.kind == "i":
+        labelled = values != -1
+        known[known] = labelled
+        values = values[labelled]
+    return values, known
+
+
+def _is_nothing(value: Any) -> bool:
+    """Recognise None, NaN and the missing values of pandas, none of which equals itself."""
+    if value is None:
+        return True
+    different = value != value  # noqa: PLR0124  (true of NaN alone)
+    return type(different).__name__ == "NAType" or (
+        isinstance(different, bool | np.bool_) and bool(different)
+    )
+
+
+def _in_own_type(objects: NDArray[Any]) -> NDArray[Any]:
+    """Turn objects into an array of text, numbers or booleans; mixtures are refused."""
+    kinds = sorted({_kind(value) for value in objects})
+    if len(kinds) > 1:
+        message = (
+            f"Unknown label type: y mixes {' and '.join(kinds)}. Give classes of one type: text or "
+            f"integers. {_UNLABELLED}"
+        )
+        raise InvalidInputError(message)
+    if kinds == ["text"]:
+        return as_text(objects, of="y")
+    return np.array(objects.tolist())
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, bool | np.bool_):
+        return "booleans"
+    return "numbers" if isinstance(value, int | float | np.number) else type(value).__name__
+
+
+def read_labels(values: NDArray[Any], known: NDArray[np.bool_]) -> Labels:
+    """Give the classes of the labelled samples numbers."""
+    classes, codes = np.unique(values, return_inverse=True)
+    if len(classes) < 2:
+        found = "no labelled sample" if not len(classes) else f"only one class, {shown(classes)}"
+        message = f"y has {found}, and two classes or more are needed to tell apart. {_UNLABELLED}"
+        if classes.dtype.kind == "i" and not known.all():
+            message += " If -1 is a class of yours, call the classes 0 and 1, for example."
+        raise InvalidInputError(message)
+    return Labels(np.flatnonzero(known), codes.reshape(-1), classes)

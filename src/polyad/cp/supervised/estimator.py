@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -14,13 +14,18 @@ from sklearn.utils.validation import column_or_1d
 
 from polyad.core.arrays import Array, to_numpy
 from polyad.core.sklearn_compat import Interval
-from polyad.cp.family import COMMON_CONSTRAINTS, NonnegativeLearned
-from polyad.cp.nonnegative.family import NonnegativeFamily
-from polyad.cp.parameters import read_weights
+from polyad.cp.family import COMMON_CONSTRAINTS, NonnegativeLearned, read_weights
+from polyad.cp.nonnegative.estimator import NonnegativeFamily
 from polyad.cp.problem import Problem, build_problem
-from polyad.cp.supervised.classes import in_order_of, read_labels, split_unlabelled
-from polyad.cp.supervised.classifier import fit_logistic, scores, softmax
-from polyad.cp.supervised.solver import SupervisedLeastSquares
+from polyad.cp.supervised.classifier import (
+    fit_logistic,
+    read_labels,
+    scores,
+    softmax,
+    split_unlabelled,
+)
+from polyad.cp.supervised.solver import SupervisedSolver
+from polyad.data.label_values import in_order_of
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, ModelFileError
@@ -28,8 +33,8 @@ from polyad.exceptions import InvalidInputError, ModelFileError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from polyad.cp.problem import FitData
-    from polyad.data.validation import Missing, TensorInput
+    from polyad.data.readers import TensorInput
+    from polyad.data.validation import Missing
     from polyad.fitting import Iteration
 
 # Features whose spread is this part of their size are constant but for rounding.
@@ -333,7 +338,9 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         if len(known) != len(predicted):
             message = f"X has {len(predicted)} samples and y has {len(known)}."
             raise InvalidInputError(message)
-        weight = None if sample_weight is None else np.asarray(sample_weight)
+        weight = None
+        if sample_weight is not None:
+            weight = np.asarray(in_order_of(sample_weight, samples, "sample_weight"))
         if weight is not None and weight.shape != known.shape:
             message = (
                 f"sample_weight has the shape {weight.shape}; one number for each of the "
@@ -369,8 +376,8 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     def _problem(self, given: TensorInput) -> Problem:
         return build_problem(given.data, self.missing)
 
-    def _read(self, given: TensorInput, y: Any) -> FitData:
-        problem = super()._read(given, y)
+    def _read(self, given: TensorInput, y: Any) -> Problem:
+        problem = cast("Problem", super()._read(given, y))
         values, known = self._read_target(y, given.labels[0])
         if len(known) != given.shape[0]:
             message = (
@@ -378,7 +385,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
                 f"{given.shape[0]} and y has {len(known)}. Give one class per sample."
             )
             raise InvalidInputError(message)
-        problem.side = read_labels(values, known)
+        problem.labels = read_labels(values, known)
         if 0 in problem.fixed_modes:
             message = (
                 "fixed_modes has mode 0, the samples, through which the labels act. Free it, or "
@@ -387,10 +394,10 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
             raise InvalidInputError(message)
         return problem
 
-    def _solver(self, problem: Problem) -> SupervisedLeastSquares:
-        return SupervisedLeastSquares(
+    def _solver(self, problem: Problem) -> SupervisedSolver:
+        return SupervisedSolver(
             problem,
-            problem.side,
+            problem.labels,
             label_weight=float(self.label_weight),
             label_ridge=float(self.label_ridge),
             sparsity=self._sparsities(len(problem.shape)),

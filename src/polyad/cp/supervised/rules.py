@@ -20,8 +20,8 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from polyad.core.arrays import Array, to_numpy
-from polyad.core.blocks import as_slices, cut
-from polyad.cp.nonnegative.rules import Descent
+from polyad.core.threads import as_slices, cut
+from polyad.cp.nonnegative.solver import Descent
 from polyad.cp.rules import double, like
 from polyad.cp.supervised.classifier import losses, scores, softmax, surplus
 

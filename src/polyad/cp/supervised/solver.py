@@ -35,7 +35,7 @@ free of units, and a monotone method in place of gradient steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -69,11 +69,10 @@ class SupervisedState:
     intercept: NDArray[np.float64]
 
 
-class SupervisedLeastSquares(FactorSolver[SupervisedState]):
+class SupervisedSolver(FactorSolver[SupervisedState]):
     """Nonnegative CP with a label term; the ridge acts on the samples, which cannot be fixed."""
 
     name = "SupervisedCP"
-    promises_descent: ClassVar[bool] = True
     problem: Problem
 
     def __init__(

@@ -28,8 +28,13 @@ from polyad.quantile.projected.problem import (
     first_transforms,
     to_deflating_gaps,
 )
-from polyad.quantile.projected.projectors import NMFProjector, Projector, SVDProjector
-from polyad.quantile.projected.scores import linear_scores, nonnegative_scores
+from polyad.quantile.projected.projectors import (
+    NMFProjector,
+    Projector,
+    SVDProjector,
+    linear_scores,
+    nonnegative_scores,
+)
 from polyad.quantile.solver import AdamSolver, LBFGSSolver, QuantileSolver
 
 if TYPE_CHECKING:

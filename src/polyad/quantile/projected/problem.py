@@ -18,8 +18,8 @@ import numpy as np
 
 from polyad.core.threads import run_blocks
 from polyad.quantile.parameters import pull_softmax, softmax
-from polyad.quantile.problem import TRANSPORT_TOL, Evaluation, inflate, row_blocks
-from polyad.soft.squash import squash
+from polyad.quantile.problem import TRANSPORT_TOL, Evaluation, Objective, inflate, row_blocks
+from polyad.soft.plans import squash
 from polyad.transport.rows import RowTransport
 
 if TYPE_CHECKING:
@@ -38,18 +38,12 @@ _LARGEST_EXPONENT = 100.0
 
 
 class Transforms(NamedTuple):
-    """The unconstrained parameters of both transforms.
+    """The unconstrained parameters of both transforms."""
 
-    Attributes
-    ----------
-    deflating_gaps, deflating_logits : ndarray of shape (d, m)
-        ``R'`` and ``F'``, of the transform before the projector.
-    gaps, logits : ndarray of shapes (d, m - 1) and (d, m)
-        ``R`` and ``F``, of the transform after it.
-    """
-
+    #: (d, m): ``R'`` and ``F'``, of the transform before the projector.
     deflating_gaps: Table
     deflating_logits: Table
+    #: (d, m - 1) and (d, m): ``R`` and ``F``, of the transform after it.
     gaps: Table
     logits: Table
 
@@ -70,8 +64,8 @@ def deflating_quantiles(gaps: Table) -> Table:
     return result
 
 
-class ProjectedObjective:
-    """The objective of a table of data; only :meth:`deflate` may have missing entries.
+class ProjectedObjective(Objective):
+    """The objective of QMFQ; only :meth:`deflate` may have missing entries.
 
     Its parameters are those of :class:`Transforms`, followed by the start of the projector, which
     has a gradient of zero.
@@ -80,20 +74,10 @@ class ProjectedObjective:
     has_features: ClassVar[tuple[bool, ...]] = (True, True, True, True)
 
     def __init__(self, table: FeatureTable, projector: Projector, epsilon: float) -> None:
-        self.table = table
+        super().__init__(table)
         self.projector = projector
         self.epsilon = epsilon
         self.inputs = squash(table.shifted, table.shares).values
-
-    @property
-    def n_features(self) -> int:
-        """The number of features."""
-        return self.table.shape[0]
-
-    @property
-    def unit(self) -> float:
-        """The mean divergence from a model that knows the means of the features only."""
-        return self.table.unit
 
     def evaluate(
         self,
@@ -103,10 +87,7 @@ class ProjectedObjective:
         rows: Index | None = None,
         with_gradient: bool = True,
     ) -> Evaluation:
-        """Return the objective and its gradient; the transports start from the potentials, if any.
-
-        There are no batches of ``rows``: the projector needs all features.
-        """
+        """Return both for all features: the projector needs them, and there are no batches."""
         given, start = Transforms(*parameters[:4]), parameters[4:]
         found = [np.empty_like(given.deflating_logits), np.empty_like(given.logits)]
         deflated = self.deflate(given, potentials[0] if len(potentials) else None, found[0])
@@ -137,9 +118,6 @@ class ProjectedObjective:
             inner = self._pull_deflated(given, found[0], by_deflated)
             gradient = [*inner, *outer, *(np.zeros_like(part) for part in start)]
         return Evaluation(mean, mean, gradient, found)
-
-    def solved(self, parameters: Sequence[Table], potentials: Sequence[Table]) -> None:
-        """There is nothing to solve for: the projector has made the scores."""
 
     def deflate(self, given: Transforms, start: Table | None, potentials: Table) -> Table:
         """Return the data after the first transform; fill ``potentials`` of its transports."""

@@ -12,24 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import part
 from polyad.core.vector_math import fast_exp, fast_log
 from polyad.transport.fibres.kernels import (
-    NOTHING,
-    ROUNDING,
-    absorb_rows,
-    add_rows,
-    evaluate,
-    gather_rows,
-    newton_direction,
-    round_up,
-)
-from polyad.transport.fibres.records import (
     BASE,
     INVERSE,
     LOG_X,
     MARGINALS,
+    NOTHING,
     REFERENCE,
+    ROUNDING,
     SPARE,
     STEP,
     SUMS,
@@ -41,6 +33,12 @@ from polyad.transport.fibres.records import (
     Point,
     Settings,
     Task,
+    absorb_rows,
+    add_rows,
+    evaluate,
+    gather_rows,
+    newton_direction,
+    round_up,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +68,7 @@ _FIRST_ROW: Any = np.int64(0)
 COPIED, ABSORBED = np.int64(0), np.int64(1)
 
 
-@kernel
+@part
 def refer(
     task: Task, grid: Vector, unknowns: Vector, at: np.int64, form: np.int64
 ) -> tuple[float, np.int64]:
@@ -105,7 +103,7 @@ def refer(
     return level, ABSORBED
 
 
-@kernel
+@part
 def _farthest(unknowns: Vector, n: int) -> float:
     distance = 0.0
     for k in range(n):
@@ -113,7 +111,7 @@ def _farthest(unknowns: Vector, n: int) -> float:
     return distance
 
 
-@kernel
+@part
 def newton(
     task: Task, grid: Vector, unknowns: Vector, form: np.int64, tol: float, budget: int
 ) -> tuple[Point, int]:
@@ -145,7 +143,7 @@ def newton(
     return point, used
 
 
-@kernel
+@part
 def _move(settings: Settings, unknowns: Vector, length: float) -> None:
     """Put the end of a Newton step into ``trial``; of length zero, that of a Sinkhorn step."""
     phi = settings.tau / (settings.tau + 1.0)
@@ -156,14 +154,14 @@ def _move(settings: Settings, unknowns: Vector, length: float) -> None:
             unknowns[TRIAL, k] = unknowns[A, k] - phi * unknowns[H, k]
 
 
-@kernel
+@part
 def _accept(unknowns: Vector, n: int, at: np.int64) -> None:
     for k in range(n):
         unknowns[A, k] = unknowns[at, k]
         unknowns[H, k] = unknowns[TRIAL_H, k]
 
 
-@kernel
+@part
 def _is_better(old: Point, new: Point, predicted: float) -> bool:
     if new.residual < 0.5 * old.residual:
         return True
@@ -171,7 +169,7 @@ def _is_better(old: Point, new: Point, predicted: float) -> bool:
     return predicted < 0.0 and new.merit <= bound
 
 
-@kernel
+@part
 def anneal(
     task: Task, grid: Vector, unknowns: Vector, penalty: float, tol: float, budget: int
 ) -> tuple[Point, int]:
@@ -202,7 +200,7 @@ def anneal(
         sharpness = sharpness * growth if growth == _RHO_GROWTH else 1.0
 
 
-@kernel
+@part
 def _scale(task: Task, sharpness: float, out: Vector) -> float:
     """Fill ``out`` with ``phi log xhat`` for a smaller ``rho``; return its largest entry."""
     tau = task.settings.tau
@@ -212,7 +210,7 @@ def _scale(task: Task, sharpness: float, out: Vector) -> float:
     return factor * task.highest
 
 
-@kernel
+@part
 def sinkhorn(task: Task, grid: Vector, unknowns: Vector, tol: float, budget: int) -> Point:
     """Improve ``a`` by Sinkhorn steps, each with the best shift, wholly in the log domain."""
     phi = task.settings.tau / (task.settings.tau + 1.0)
@@ -226,7 +224,7 @@ def sinkhorn(task: Task, grid: Vector, unknowns: Vector, tol: float, budget: int
     return point
 
 
-@kernel
+@part
 def evaluate_logs(task: Task, grid: Vector, unknowns: Vector) -> Point:
     """Evaluate at ``a`` as ``kernels.evaluate`` does, for numbers of any range.
 
@@ -261,7 +259,7 @@ def evaluate_logs(task: Task, grid: Vector, unknowns: Vector) -> Point:
     return Point(level, merit, residual * tau * kappa, ROUNDING * size, True)
 
 
-@kernel
+@part
 def _log_column(task: Task, grid: Vector, k: int) -> float:
     """Return ``log (K u)_k``, for ``log u`` in ``inverse``."""
     cost, row, sharpness = task.kernels.scaled, np.uint64(task.rows[k]), task.settings.sharpness

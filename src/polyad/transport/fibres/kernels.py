@@ -24,35 +24,17 @@ the data or regularisation is out of range.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyad.core.compiled import kernel, ordered_kernel
+from polyad.core.compiled import ordered_part, part
 from polyad.core.vector_math import fast_exp, fast_log
-from polyad.transport.fibres.records import (
-    BASE,
-    INVERSE,
-    LOG_X,
-    MARGINALS,
-    MATRIX,
-    REFERENCE,
-    ROWS,
-    SPARE,
-    STEP,
-    SUMS,
-    TRIAL_H,
-    WEIGHTS,
-    H,
-    Point,
-    Q,
-    Settings,
-    Task,
-)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Vector = NDArray[np.float64]
 # The logarithm of a marginal that is zero: every exponential of it is zero, in float32 too.
 NOTHING = -1e30
 # The rounding of ``a`` changes the residual by about this part of it.
@@ -61,20 +43,151 @@ ROUNDING = 1e-15
 _LEAST_SHARE = 1e-250
 
 
-@kernel
+class Rules(NamedTuple):
+    """The two parameters of the problem, and when the work on a fibre ends.
+
+    In the letters of the paper, with ``epsilon = 1 / rho``: ``tau = lambda rho`` and
+    ``phi = tau / (tau + 1)``.
+    """
+
+    epsilon: float
+    tau: float
+    tol: float
+    """Of the residual ``max |g|``."""
+    budget: int
+    """Evaluations of a first attempt; each stage of the second one has five times as many."""
+
+
+class Kernels(NamedTuple):
+    """The cost of a mode as the kernels want it; columns are padded to a multiple of 16."""
+
+    scaled: Vector
+    """(size, padded): ``C / epsilon``."""
+    double: Vector
+    """(size, padded) or (0, padded): ``exp(-C / epsilon)``, if all of it is a normal number."""
+    single: NDArray[np.float32]
+    """The same in float32, if its range allows."""
+
+
+class Fibres(NamedTuple):
+    """Sparse fibres, one after the other."""
+
+    offsets: NDArray[np.int64]
+    """(n_fibres + 1,): where the nonzeros of each fibre begin."""
+    rows: NDArray[np.int64]
+    """(nnz,): positions along the fibre."""
+    values: NDArray[Any]
+    """(nnz,): all above zero."""
+
+
+class Results(NamedTuple):
+    """What the kernels fill, all of it for all fibres."""
+
+    marginals: NDArray[Any]
+    """(n_fibres, size): row sums of the plans, ``Delta``."""
+    log_v: Vector
+    """(nnz,): the logarithm of the scaling of each nonzero; in as a start, and out."""
+    masses: Vector
+    """(n_fibres,): sums of the plans."""
+    values: Vector
+    """(n_fibres,): the minimum of each fibre."""
+    residuals: Vector
+    """(n_fibres,): ``max |g|`` at the end."""
+    evaluations: NDArray[np.int32]
+    """(n_fibres,): how often ``g`` was computed."""
+    endings: NDArray[np.uint8]
+    """(n_fibres,): one of the endings in ``fibres.py``."""
+
+
+class Task(NamedTuple):
+    """The transport of one fibre."""
+
+    kernels: Kernels
+    rows: NDArray[np.int64]
+    """(n,): positions of its nonzeros."""
+    marginal: Vector
+    """(padded,): ``phi log xhat``, and minus infinity in effect where that is zero."""
+    highest: float
+    """The largest entry of ``marginal``."""
+    settings: Settings
+
+
+class Settings(NamedTuple):
+    """The numbers of a task."""
+
+    n: int
+    """How many nonzeros the fibre has."""
+    tau: float
+    sharpness: float
+    """The cost is multiplied by this: one, and less on the way there."""
+    shifts: bool
+    """Whether each evaluation takes the best shift; the published iteration does not."""
+
+
+class Point(NamedTuple):
+    """Numbers that go with an evaluation."""
+
+    level: float
+    """The logarithm of the unit of the marginals and column sums."""
+    merit: float
+    """The logarithm of the mass, which the solution minimises."""
+    residual: float
+    rounding: float
+    """What the residual cannot be told from."""
+    is_sound: bool
+    """Whether every number was in range."""
+
+
+# Two matrices are the work space of a fibre. They are no named tuples because reading an array from
+# a tuple costs as much as a short loop. The first, ``grid``, is float32 or float64 and has rows as
+# long as a padded fibre:
+
+BASE = 0
+"""The logarithm of the marginals but for the kernel."""
+SUMS = np.int64(1)
+"""``K v``, relative to the reference."""
+INVERSE = 2
+"""``1 / sums``."""
+MARGINALS = 3
+"""``Delta``, relative to ``exp(level)``."""
+SPARE = np.int64(4)
+ROWS = 5
+"""The first of the kernel rows of the nonzeros, relative to the reference."""
+
+# The second, ``unknowns``, is float64 with rows as long as the nonzeros, then a square matrix:
+
+# Arguments of kernels have a type of NumPy: Numba compiles anew for each Python constant.
+LOG_X = np.int64(0)
+A = np.int64(1)
+"""``log v``, the unknowns."""
+TRIAL = np.int64(2)
+REFERENCE = 3
+"""The ``a`` that the kernel rows are relative to."""
+WEIGHTS = np.int64(4)
+"""``v`` relative to the reference."""
+Q = np.int64(5)
+"""Column sums of the plan, relative to ``exp(level)``."""
+H = np.int64(6)
+"""``log`` of the column sums of the plan over what they should be."""
+TRIAL_H = 7
+STEP = np.int64(8)
+MATRIX = 9
+
+
+@part
 def make_grid(most: int, like: NDArray[Any]) -> NDArray[Any]:
     """Return the work space of fibres of at most so many nonzeros, for a kernel matrix."""
     return np.empty((ROWS + round_up(most), like.shape[1]), like.dtype)
 
 
-@kernel
+@part
 def make_unknowns(most: int) -> NDArray[np.float64]:
     """Return the work space for the unknowns of such fibres."""
     lanes = (most + 7) // 8 * 8
     return np.empty((MATRIX + lanes, lanes))
 
 
-@kernel
+@part
 def log_marginal(xhat: NDArray[Any], phi: float, out: NDArray[Any]) -> float:
     """Fill ``out`` with ``phi log xhat``, and return its largest entry."""
     n = xhat.size
@@ -92,7 +205,7 @@ def log_marginal(xhat: NDArray[Any], phi: float, out: NDArray[Any]) -> float:
     return largest
 
 
-@kernel
+@part
 def gather_rows(
     table: NDArray[Any], rows: NDArray[np.int64], first: int, last: int, grid: NDArray[Any]
 ) -> None:
@@ -107,7 +220,7 @@ def gather_rows(
             grid[ROWS + k, i] = 0.0
 
 
-@kernel
+@part
 def absorb_rows(task: Task, grid: NDArray[Any], unknowns: NDArray[np.float64]) -> None:
     """Make kernel rows relative to the reference; ``spare`` gets ``m``."""
     rows, scaled, sharpness = task.rows, task.kernels.scaled, task.settings.sharpness
@@ -127,13 +240,13 @@ def absorb_rows(task: Task, grid: NDArray[Any], unknowns: NDArray[np.float64]) -
             grid[ROWS + k, i] = 0.0
 
 
-@kernel
+@part
 def round_up(n: int) -> int:
     """Return the next multiple of four: loops take that many kernel rows at once."""
     return (n + 3) // 4 * 4
 
 
-@kernel
+@part
 def add_rows(
     grid: NDArray[Any], unknowns: NDArray[np.float64], n: int, weights: np.int64, to: np.int64
 ) -> None:
@@ -155,7 +268,7 @@ def add_rows(
                 )
 
 
-@kernel
+@part
 def dot_rows(grid: NDArray[Any], unknowns: NDArray[np.float64], n: int) -> None:
     """Fill ``q`` with the products of the kernel rows with ``spare``."""
     for k in range(0, n, 4):
@@ -171,7 +284,7 @@ def dot_rows(grid: NDArray[Any], unknowns: NDArray[np.float64], n: int) -> None:
         unknowns[Q, k + 2], unknowns[Q, k + 3] = s2, s3
 
 
-@kernel
+@part
 def gram_rows(grid: NDArray[Any], out: NDArray[np.float64], n: int) -> None:
     """Fill the matrix with ``rows diag(spare) rows'``, its lower triangle and a little more."""
     zero = grid.dtype.type(0.0)
@@ -199,7 +312,7 @@ def gram_rows(grid: NDArray[Any], out: NDArray[np.float64], n: int) -> None:
             out[target + 1, m + 2], out[target + 1, m + 3] = b2, b3
 
 
-@kernel
+@part
 def evaluate(
     settings: Settings,
     grid: NDArray[Any],
@@ -247,7 +360,7 @@ def evaluate(
     return Point(level, log_mass + level, residual * tau * kappa, ROUNDING * size, True)
 
 
-@ordered_kernel
+@ordered_part
 def marginals_of_sums(grid: NDArray[Any], kappa: float) -> None:
     """Fill ``marginals`` with ``exp(base) sums^kappa``, ``spare`` with those over ``sums``."""
     power, one = grid.dtype.type(kappa), grid.dtype.type(1.0)
@@ -261,13 +374,13 @@ def marginals_of_sums(grid: NDArray[Any], kappa: float) -> None:
         grid[SPARE, i] = grid[MARGINALS, i] * reciprocal
 
 
-@kernel
+@part
 def unsound(level: float) -> Point:
     """Return the point of an evaluation that left the range of the numbers."""
     return Point(level, np.inf, np.inf, 0.0, False)
 
 
-@kernel
+@part
 def newton_direction(
     settings: Settings, grid: NDArray[Any], unknowns: NDArray[np.float64]
 ) -> float:
@@ -290,7 +403,7 @@ def newton_direction(
     return slope / (mass * (2.0 * tau + 1.0))
 
 
-@kernel
+@part
 def assemble(unknowns: NDArray[np.float64], n: int, tau: float, phi: float) -> bool:
     """Make Newton's matrix of the products of the kernel rows, and factorize it."""
     for k in range(n):
@@ -301,7 +414,7 @@ def assemble(unknowns: NDArray[np.float64], n: int, tau: float, phi: float) -> b
     return _factorize(unknowns, n)
 
 
-@kernel
+@part
 def _factorize(unknowns: NDArray[np.float64], n: int) -> bool:
     """Put the Cholesky factor into the lower triangle, the inverse of its diagonal on it."""
     for k in range(n):
@@ -321,7 +434,7 @@ def _factorize(unknowns: NDArray[np.float64], n: int) -> bool:
     return True
 
 
-@kernel
+@part
 def substitute(unknowns: NDArray[np.float64], n: int) -> None:
     """Solve the factorized system for ``step``, in place."""
     for k in range(n):

@@ -20,24 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import part
 from polyad.core.vector_math import fast_exp, fast_log
 from polyad.transport.fibres.kernels import (
-    NOTHING,
-    ROUNDING,
-    add_rows,
-    assemble,
-    dot_rows,
-    gather_rows,
-    gram_rows,
-    marginals_of_sums,
-    substitute,
-)
-from polyad.transport.fibres.records import (
     BASE,
     INVERSE,
     LOG_X,
     MARGINALS,
+    NOTHING,
+    ROUNDING,
     SPARE,
     STEP,
     SUMS,
@@ -46,6 +37,13 @@ from polyad.transport.fibres.records import (
     A,
     H,
     Q,
+    add_rows,
+    assemble,
+    dot_rows,
+    gather_rows,
+    gram_rows,
+    marginals_of_sums,
+    substitute,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +80,7 @@ class Progress(NamedTuple):
     """The number of points."""
 
 
-@kernel
+@part
 def solve_in_mixed_precision(
     single: NDArray[np.float32],
     double: Vector,
@@ -120,7 +118,7 @@ def solve_in_mixed_precision(
     return level + (now.reference - 1.0) / (tau + 1.0), now.residual, now.used
 
 
-@kernel
+@part
 def scale(
     xhat: NDArray[Any], j: int, phi: float, rough: NDArray[np.float32], fine: Vector
 ) -> float:
@@ -142,7 +140,7 @@ def scale(
     return float(phi * np.log(np.float64(largest)))
 
 
-@kernel
+@part
 def largest_entry(xhat: NDArray[Any], j: int) -> Any:
     """Return the largest entry of a row that has no negative ones.
 
@@ -159,7 +157,7 @@ def largest_entry(xhat: NDArray[Any], j: int) -> Any:
     return xhat.dtype.type(np.int64(long).view(np.float64))
 
 
-@kernel
+@part
 def smallest_entry(grid: NDArray[Any], at: np.int64) -> Any:
     """Return the smallest entry of a row of the work space that has no negative ones."""
     if grid.itemsize == 4:
@@ -173,7 +171,7 @@ def smallest_entry(grid: NDArray[Any], at: np.int64) -> Any:
     return grid.dtype.type(np.int64(long).view(np.float64))
 
 
-@kernel
+@part
 def _log_xhat(xhat: NDArray[Any], j: int, inverse: Any, phi: Any, grid: NDArray[Any]) -> None:
     size = xhat.shape[1]
     for i in range(size):
@@ -186,12 +184,12 @@ def _log_xhat(xhat: NDArray[Any], j: int, inverse: Any, phi: Any, grid: NDArray[
         grid[BASE, i] = value if value > NOTHING else NOTHING
 
 
-@kernel
+@part
 def _whole_lanes(n: int) -> int:
     return (n + _LANES - 1) // _LANES * _LANES
 
 
-@kernel
+@part
 def _set_start(grid: NDArray[Any], unknowns: Vector, n: int, phi: float) -> None:
     """Set ``v = (x / K (xhat / K x))^phi``."""
     highest = -np.inf
@@ -207,7 +205,7 @@ def _set_start(grid: NDArray[Any], unknowns: Vector, n: int, phi: float) -> None
         unknowns[A, k] = phi * (unknowns[LOG_X, k] - unknowns[Q, k])
 
 
-@kernel
+@part
 def _weigh(unknowns: Vector, at: np.int64, to: np.int64, reference: float, n: int) -> None:
     """Fill a row with the exponentials of another, relative to the reference."""
     for k in range(n):
@@ -218,7 +216,7 @@ def _weigh(unknowns: Vector, at: np.int64, to: np.int64, reference: float, n: in
         unknowns[to, k] = fast_exp(unknowns[to, k])
 
 
-@kernel
+@part
 def take_logs(unknowns: Vector, at: np.int64, n: int) -> None:
     """Replace a row of unknowns by its logarithms."""
     for k in range(n, _whole_lanes(n)):
@@ -227,7 +225,7 @@ def take_logs(unknowns: Vector, at: np.int64, n: int) -> None:
         unknowns[at, k] = fast_log(unknowns[at, k])
 
 
-@kernel
+@part
 def _improve(
     grid: NDArray[Any],
     unknowns: Vector,
@@ -283,7 +281,7 @@ def _improve(
     return Progress(reference, np.inf, factor, start.used + _BUDGET)
 
 
-@kernel
+@part
 def _excess(
     unknowns: Vector, n: int, level: float, kappa: float, rate: float
 ) -> tuple[float, float, float]:
@@ -309,7 +307,7 @@ def _excess(
     return residual * kappa / rate, shift, size
 
 
-@kernel
+@part
 def _factorized(grid: NDArray[Any], unknowns: Vector, n: int, tau: float) -> bool:
     """Make and factorize the matrix of Newton's method."""
     phi = tau / (tau + 1.0)
@@ -319,7 +317,7 @@ def _factorized(grid: NDArray[Any], unknowns: Vector, n: int, tau: float) -> boo
     return assemble(unknowns, n, tau, phi)
 
 
-@kernel
+@part
 def _step(unknowns: Vector, n: int, reference: float) -> tuple[float, float]:
     """Make a Newton step; return its longest part, and the distance to the reference."""
     for k in range(n):
@@ -334,7 +332,7 @@ def _step(unknowns: Vector, n: int, reference: float) -> tuple[float, float]:
     return longest, farthest
 
 
-@kernel
+@part
 def _shift_sums(grid: NDArray[Any], kappa: float) -> None:
     """Add ``spare`` to the sums, and do what :func:`marginals_of_sums` does, by the series.
 

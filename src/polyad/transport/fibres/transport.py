@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.blocks import Blocks, cut_by_work
-from polyad.core.threads import run_blocks
+from polyad.core.threads import Blocks, cut_by_work, run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.transport.costs import check_range, validate_cost
-from polyad.transport.fibres import blocks
-from polyad.transport.fibres.records import Fibres, Kernels, Results, Rules
+from polyad.transport.fibres import entry_points
+from polyad.transport.fibres.kernels import Fibres, Kernels, Results, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,7 +250,7 @@ class FibreTransport:
                 raise InvalidInputError(message)
             start[:] = log_v
         dense, pieces = self._check(fibres, xhat), _cut(fibres.offsets, self.size)
-        return self._run((blocks.exact_block, tol, _BUDGET), fibres, dense, start, pieces)
+        return self._run((entry_points.exact_block, tol, _BUDGET), fibres, dense, start, pieces)
 
     def sinkhorn(
         self, fibres: SparseFibres, xhat: NDArray[Any], *, n_steps: int = 25
@@ -274,7 +273,7 @@ class FibreTransport:
             raise InvalidInputError(message)
         start = np.full(fibres.nnz, np.nan)
         dense, pieces = self._check(fibres, xhat), _cut(fibres.offsets, self.size)
-        method = (blocks.published_block, np.inf, n_steps)
+        method = (entry_points.published_block, np.inf, n_steps)
         return self._run(method, fibres, dense, start, pieces)
 
     def solve_block(
@@ -285,7 +284,7 @@ class FibreTransport:
         ``log_v`` is the start, NaN where there is none, and is replaced by the solution.
         """
         piece = (0, fibres.n_fibres)
-        method = (blocks.exact_block, _TOLERANCE, _BUDGET)
+        method = (entry_points.exact_block, _TOLERANCE, _BUDGET)
         return self._run(method, fibres, xhat, log_v, [piece])
 
     def _run(
@@ -314,8 +313,8 @@ class FibreTransport:
         )
         return FibreSolution(
             *results[:-1],
-            n_fallback=int(np.count_nonzero(results.endings == blocks.FALLBACK)),
-            n_unsolved=int(np.count_nonzero(results.endings == blocks.UNSOLVED)),
+            n_fallback=int(np.count_nonzero(results.endings == entry_points.FALLBACK)),
+            n_unsolved=int(np.count_nonzero(results.endings == entry_points.UNSOLVED)),
         )
 
     def _check(self, fibres: SparseFibres, xhat: NDArray[Any]) -> NDArray[Any]:

@@ -1,4 +1,9 @@
-"""Transport of rows of values to ordered targets, by Newton's method on the semi-dual."""
+"""Transport of rows of values to ordered targets, by Newton's method on the semi-dual.
+
+From the outside in: ``transport`` is what others call, ``sinkhorn`` the same by a number of steps;
+``entry_points`` treat blocks of rows; ``newton`` solves a row, ``adjoint`` has its derivatives,
+``quadrature`` makes rows shorter where targets are many; ``kernels`` has what they share.
+"""
 
 from __future__ import annotations
 

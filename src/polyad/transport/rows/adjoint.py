@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.core.compiled import kernel
-from polyad.transport.rows.blocks import Rows, make_densities, row_of
+from polyad.core.compiled import kernel, part
+from polyad.transport.rows.entry_points import Rows, make_densities, row_of
 from polyad.transport.rows.kernels import couple, eliminate, ground_largest, substitute
 from polyad.transport.rows.newton import Workspace, make_workspace
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _RIDGE = 1e-15
 
 
-@kernel
+@part
 def fill_target_terms(work: Workspace, b: Vector, q: Vector, G: Vector, grad_q: Vector) -> None:
     """Fill ``work.W`` with M_ij / (b_j), for averages over targets; ``grad_q`` gets P' (G / a)."""
     R, W, T = work.K, work.W, work.top
@@ -54,7 +54,7 @@ def fill_target_terms(work: Workspace, b: Vector, q: Vector, G: Vector, grad_q: 
         grad_q[j] = b[j] * total
 
 
-@kernel
+@part
 def fill_value_terms(work: Workspace, a: Vector, z: Vector, G: Vector, grad_z: Vector) -> None:
     """Fill ``work.W`` with M_ij / (a_i), for averages over values; ``grad_z`` gets P (G / b)."""
     R, W = work.K, work.W
@@ -71,7 +71,7 @@ def fill_value_terms(work: Workspace, a: Vector, z: Vector, G: Vector, grad_z: V
             W[j, i] = R[j, i] * G[j] * (z[i] - S)
 
 
-@kernel
+@part
 def fill_sides(work: Workspace, a: Vector, of_rows: bool) -> None:
     """Fill ``work.shares`` with e / a and ``work.step`` with (c - P'(e / a)) / b."""
     R, W, terms, side = work.K, work.W, work.shares, work.step
@@ -94,7 +94,7 @@ def fill_sides(work: Workspace, a: Vector, of_rows: bool) -> None:
         side[j] = -total
 
 
-@kernel
+@part
 def solve_targets(work: Workspace, b: Vector, mu: Vector) -> None:
     """Fill ``mu`` from the system in the targets; :func:`fill_sides` has been called.
 
@@ -108,7 +108,7 @@ def solve_targets(work: Workspace, b: Vector, mu: Vector) -> None:
     substitute(work.factor, work.pivots, mu)
 
 
-@kernel
+@part
 def solve_nodes(work: Workspace, small: Workspace, masses: Vector, b: Vector, mu: Vector) -> None:
     """Fill ``mu`` from a system in the nodes of a quadrature, for many targets.
 
@@ -134,7 +134,7 @@ def solve_nodes(work: Workspace, small: Workspace, masses: Vector, b: Vector, mu
             mu[j] += weight * A[k, j]
 
 
-@kernel
+@part
 def fill_lam(work: Workspace, a: Vector, b: Vector, lam: Vector, mu: Vector) -> None:
     """Fill ``lam``, and ``mu`` of targets without weight."""
     R = work.K
@@ -156,7 +156,7 @@ def fill_lam(work: Workspace, a: Vector, b: Vector, lam: Vector, mu: Vector) -> 
         lam[i] += work.shares[i]
 
 
-@kernel
+@part
 def couple_densities(work: Workspace, a: Vector, b: Vector) -> None:
     """Fill the couplings of the targets from the densities in ``work.K``."""
     for i in range(a.size):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import part
 from polyad.core.vector_math import fast_exp, fast_log
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _NEGLIGIBLE = 1e-40
 _LONG_ROW = 32
 
 
-@kernel
+@part
 def squared_table(x: Vector, y: Vector, table: Table) -> None:
     """Fill ``table`` with (x_i - y_j)**2 - x_i**2: what is the same for all targets is left out."""
     for j in range(y.size):
@@ -45,7 +45,7 @@ def squared_table(x: Vector, y: Vector, table: Table) -> None:
             table[j, i] = y[j] * (y[j] - 2.0 * x[i])
 
 
-@kernel
+@part
 def gibbs(
     table: Table, log_b: Vector, scale: Vector, g: Vector, inverse: float, K: Table, top: Vector
 ) -> None:
@@ -70,7 +70,7 @@ def gibbs(
             K[j, i] = fast_exp(exponent)
 
 
-@kernel
+@part
 def row_sums(K: Table, scale: Vector, sums: Vector) -> None:
     """Fill ``sums`` with sum_j scale_j K_ji."""
     m, n = K.shape
@@ -86,7 +86,7 @@ def row_sums(K: Table, scale: Vector, sums: Vector) -> None:
             sums[i] += scale[j] * K[j, i]
 
 
-@kernel
+@part
 def column_sums(K: Table, scale: Vector, t: Vector, sums: Vector) -> None:
     """Fill ``sums`` with scale_j sum_i K_ji t_i."""
     m, n = K.shape
@@ -97,7 +97,7 @@ def column_sums(K: Table, scale: Vector, t: Vector, sums: Vector) -> None:
         sums[j] = scale[j] * total
 
 
-@kernel
+@part
 def evaluate(
     K: Table, scale: Vector, a: Vector, b: Vector, shares: Vector, columns: Vector
 ) -> tuple[float, float]:
@@ -129,7 +129,7 @@ def evaluate(
     return error, value
 
 
-@kernel
+@part
 def couple(
     K: Table, scale: Vector, roots: Vector, shares: Vector, W: Table, couplings: Table
 ) -> None:
@@ -172,7 +172,7 @@ def couple(
             k += 1
 
 
-@kernel
+@part
 def _product(u: Vector, v: Vector) -> float:
     total = 0.0
     for i in range(u.size):
@@ -180,7 +180,7 @@ def _product(u: Vector, v: Vector) -> float:
     return total
 
 
-@kernel
+@part
 def _six_products(
     u0: Vector, u1: Vector, v0: Vector, v1: Vector, v2: Vector
 ) -> tuple[float, float, float, float, float, float]:
@@ -196,7 +196,7 @@ def _six_products(
     return h00, h01, h02, h10, h11, h12
 
 
-@kernel
+@part
 def ground_largest(b: Vector, ground: Vector) -> None:
     """Connect the target of the largest weight to the ground, where the sum of rounding then goes.
 
@@ -209,7 +209,7 @@ def ground_largest(b: Vector, ground: Vector) -> None:
     ground[largest] += b[largest]
 
 
-@kernel
+@part
 def eliminate(couplings: Table, ground: Vector, factor: Table, pivots: Vector) -> None:
     """Factor the Laplacian of ``couplings`` plus diag(ground), without subtraction.
 
@@ -247,13 +247,13 @@ def eliminate(couplings: Table, ground: Vector, factor: Table, pivots: Vector) -
             factor[k, i] /= pivot
 
 
-@kernel
+@part
 def _add_multiple(multiplier: float, v: Vector, out: Vector) -> None:
     for j in range(v.size):
         out[j] += multiplier * v[j]
 
 
-@kernel
+@part
 def substitute(factor: Table, pivots: Vector, unknowns: Vector) -> None:
     """Solve with the result of :func:`eliminate`, in place of the right-hand side.
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import part
 from polyad.transport.rows.kernels import (
     couple,
     eliminate,
@@ -87,7 +87,7 @@ class Task(NamedTuple):
     budget: int
 
 
-@kernel
+@part
 def make_workspace(m: int, n: int) -> Workspace:
     """Return the memory for rows with ``n`` values and ``m`` targets."""
     tables, squares = (np.empty((m, n)), np.empty((m, n)), np.empty((m, n))), np.zeros((2, m, m))
@@ -111,7 +111,7 @@ def make_workspace(m: int, n: int) -> Workspace:
     )
 
 
-@kernel
+@part
 def set_weights(b: Vector, work: Workspace) -> None:
     """Fill the logarithms of the weights of targets, and scales that change nothing."""
     for j in range(b.size):
@@ -119,7 +119,7 @@ def set_weights(b: Vector, work: Workspace) -> None:
         work.scale[j] = 1.0 if b[j] > 0.0 else 0.0
 
 
-@kernel
+@part
 def newton(work: Workspace, a: Vector, b: Vector, g: Vector, task: Task) -> tuple[float, int]:
     """Improve ``g`` until the error is small enough; return the error and the number of steps."""
     K, scale, trial, columns = work.K, work.scale, work.trial, work.columns
@@ -170,7 +170,7 @@ def newton(work: Workspace, a: Vector, b: Vector, g: Vector, task: Task) -> tupl
     return error, used
 
 
-@kernel
+@part
 def newton_step(work: Workspace, b: Vector, damping: float) -> float:
     """Fill ``work.step`` with a damped Newton step; return its length.
 
@@ -192,7 +192,7 @@ def newton_step(work: Workspace, b: Vector, damping: float) -> float:
     return 0.5 * (high - low)
 
 
-@kernel
+@part
 def sinkhorn_step(b: Vector, columns: Vector, step: Vector) -> None:
     """Fill ``step`` with log(b / P'1), bounded."""
     for j in range(b.size):
@@ -202,7 +202,7 @@ def sinkhorn_step(b: Vector, columns: Vector, step: Vector) -> None:
             step[j] = min(max(step[j], -_FIRST_LENGTH), _FIRST_LENGTH)
 
 
-@kernel
+@part
 def revive(work: Workspace, b: Vector, g: Vector, epsilon: float) -> bool:
     """Take a Sinkhorn step, in logarithms, for tiny targets that get next to nothing.
 
@@ -216,7 +216,7 @@ def revive(work: Workspace, b: Vector, g: Vector, epsilon: float) -> bool:
     return found
 
 
-@kernel
+@part
 def _absorb(scale: Vector, g: Vector, epsilon: float) -> None:
     """Move what the scales say into ``g``."""
     for j in range(g.size):
@@ -225,7 +225,7 @@ def _absorb(scale: Vector, g: Vector, epsilon: float) -> None:
             scale[j] = 1.0
 
 
-@kernel
+@part
 def fill_bins(x: Vector, a: Vector, low: float, high: float, bins: Table) -> None:
     """Gather values into bins of equal width: their means and masses; empty bins have no mass."""
     means, masses = bins[0], bins[1]
@@ -240,7 +240,7 @@ def fill_bins(x: Vector, a: Vector, low: float, high: float, bins: Table) -> Non
         means[k] = means[k] / masses[k] if masses[k] > 0.0 else low
 
 
-@kernel
+@part
 def bounds(values: Vector) -> tuple[float, float]:
     """Return the smallest and the largest number."""
     low, high = np.inf, -np.inf
@@ -249,7 +249,7 @@ def bounds(values: Vector) -> tuple[float, float]:
     return low, high
 
 
-@kernel
+@part
 def anneal(
     work: Workspace,
     a: Vector,
@@ -274,7 +274,7 @@ def anneal(
     return level
 
 
-@kernel
+@part
 def complete_potentials(work: Workspace, b: Vector, g: Vector, epsilon: float) -> None:
     """Give targets without weight the potential that they would keep with a little of it.
 
@@ -289,7 +289,7 @@ def complete_potentials(work: Workspace, b: Vector, g: Vector, epsilon: float) -
         g[j] -= mean
 
 
-@kernel
+@part
 def _log_sum(work: Workspace, j: int, inverse: float) -> float:
     """Return the logarithm of the sum that a target would have with a potential of zero."""
     highest, total = -np.inf, 0.0
@@ -305,7 +305,7 @@ def _log_sum(work: Workspace, j: int, inverse: float) -> float:
     return result
 
 
-@kernel
+@part
 def solve_cold(
     x: Vector,
     y: Vector,
@@ -337,7 +337,7 @@ def solve_cold(
     return newton(work, a, b, g, task)
 
 
-@kernel
+@part
 def solve_cold_table(
     a: Vector, b: Vector, g: Vector, task: Task, work: Workspace
 ) -> tuple[float, int]:

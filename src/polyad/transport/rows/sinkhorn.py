@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.core.blocks import Blocks, cut
-from polyad.core.threads import run_blocks
+from polyad.core.threads import Blocks, cut, run_blocks
 from polyad.transport.rows.costs import read_table
 from polyad.transport.rows.transport import Gradients
 

@@ -29,11 +29,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.core.blocks import Blocks, cut
-from polyad.core.threads import run_blocks
+from polyad.core.threads import Blocks, cut, run_blocks
 from polyad.transport.rows.adjoint import pull_block
-from polyad.transport.rows.blocks import Rows, average_block, extend_block, solve_block
 from polyad.transport.rows.costs import SQUARED, read_table
+from polyad.transport.rows.entry_points import Rows, average_block, extend_block, solve_block
 from polyad.transport.rows.newton import Task
 from polyad.transport.rows.quadrature import count_nodes, reduce_block
 

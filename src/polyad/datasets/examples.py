@@ -1,4 +1,4 @@
-"""Random tensors whose structure is known."""
+"""Tensors to try things on: random ones of known components, and the digits of scikit-learn."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from sklearn.utils import check_random_state
 
+from polyad.data.labels import LabelledTensor
 from polyad.data.validation import check_seed
 from polyad.exceptions import InvalidInputError
 from polyad.tensor.kruskal import KruskalTensor
@@ -130,3 +131,27 @@ def _check_number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < math.inf:
         message = f"{name}={value!r} is not usable; give a finite number that is not negative."
         raise InvalidInputError(message)
+
+
+def load_digits() -> tuple[LabelledTensor, np.ndarray]:
+    """Return the 1797 digits of scikit-learn as images x rows x columns, and what they show.
+
+    Returns
+    -------
+    images : LabelledTensor of shape (1797, 8, 8)
+        Grey values from 0 to 16.
+    digits : array of shape (1797,)
+        The digit of each image.
+
+    Examples
+    --------
+    >>> from polyad.datasets import load_digits
+    >>> images, digits = load_digits()
+    >>> images.shape
+    (1797, 8, 8)
+    """
+    from sklearn.datasets import load_digits as load
+
+    bunch = load()
+    images = LabelledTensor(bunch.images, modes=("image", "row", "column"))
+    return images, bunch.target

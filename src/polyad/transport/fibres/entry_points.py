@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import kernel, part
 from polyad.core.vector_math import fast_exp, fast_log
 from polyad.transport.fibres.damped_newton import (
     ABSORBED,
@@ -18,7 +18,22 @@ from polyad.transport.fibres.damped_newton import (
     sinkhorn,
 )
 from polyad.transport.fibres.kernels import (
+    INVERSE,
+    LOG_X,
+    MARGINALS,
     NOTHING,
+    SPARE,
+    SUMS,
+    TRIAL_H,
+    WEIGHTS,
+    A,
+    Fibres,
+    Kernels,
+    Point,
+    Results,
+    Rules,
+    Settings,
+    Task,
     add_rows,
     evaluate,
     log_marginal,
@@ -33,23 +48,6 @@ from polyad.transport.fibres.mixed_precision import (
     smallest_entry,
     solve_in_mixed_precision,
     take_logs,
-)
-from polyad.transport.fibres.records import (
-    INVERSE,
-    LOG_X,
-    MARGINALS,
-    SPARE,
-    SUMS,
-    TRIAL_H,
-    WEIGHTS,
-    A,
-    Fibres,
-    Kernels,
-    Point,
-    Results,
-    Rules,
-    Settings,
-    Task,
 )
 
 if TYPE_CHECKING:
@@ -127,7 +125,7 @@ def exact_block(
         _set_value(fibres, xhat, rules, j, results)
 
 
-@kernel
+@part
 def _make_task(
     kernels: Kernels,
     fibres: Fibres,
@@ -150,7 +148,7 @@ def _make_task(
     return Task(kernels, fibres.rows[first:last], marginal, highest, settings)
 
 
-@kernel
+@part
 def _try_mixed_precision(
     single: NDArray[np.float32],
     double: Vector,
@@ -200,7 +198,7 @@ def _try_mixed_precision(
     return factor * _write(fine, factor, marginals, j), residual, used
 
 
-@kernel
+@part
 def _write(grid: NDArray[Any], factor: float, out: NDArray[Any], j: int) -> float:
     """Write the marginals of a fibre, and return their sum without the factor."""
     unit = grid.dtype.type(factor)
@@ -212,7 +210,7 @@ def _write(grid: NDArray[Any], factor: float, out: NDArray[Any], j: int) -> floa
     return mass
 
 
-@kernel
+@part
 def _most(fibres: Fibres, block: tuple[int, int]) -> int:
     most = 1
     for j in range(block[0], block[1]):
@@ -220,7 +218,7 @@ def _most(fibres: Fibres, block: tuple[int, int]) -> int:
     return most
 
 
-@kernel
+@part
 def _no_transport(fibres: Fibres, j: int, results: Results) -> None:
     """Nothing to send or nothing to send it to: the plan is zero."""
     results.marginals[j] = 0.0
@@ -229,7 +227,7 @@ def _no_transport(fibres: Fibres, j: int, results: Results) -> None:
         results.log_v[p] = np.nan
 
 
-@kernel
+@part
 def _solve_one_nonzero(
     kernels: Kernels,
     fibres: Fibres,
@@ -272,7 +270,7 @@ def _solve_one_nonzero(
     results.masses[j] = factor * _write(grid, factor, results.marginals, j)
 
 
-@kernel
+@part
 def _solve_several_nonzeros(
     task: Task,
     grid: Vector,
@@ -305,7 +303,7 @@ def _solve_several_nonzeros(
     return point
 
 
-@kernel
+@part
 def _take_start(unknowns: Vector, n: int, log_v: Vector) -> bool:
     """Begin at ``log_v`` where all of it is given, else at ``log x``; return which."""
     for k in range(n):
@@ -318,12 +316,12 @@ def _take_start(unknowns: Vector, n: int, log_v: Vector) -> bool:
     return False
 
 
-@kernel
+@part
 def _is_solved(point: Point, tol: float) -> bool:
     return point.is_sound and point.residual <= max(tol, point.rounding)
 
 
-@kernel
+@part
 def _first_attempt(task: Task, grid: Vector, unknowns: Vector, rules: Rules) -> tuple[Point, int]:
     """Take Newton steps, after Sinkhorn steps where the nonzeros are many."""
     form, total = COPIED if task.kernels.double.shape[0] else ABSORBED, 0
@@ -333,7 +331,7 @@ def _first_attempt(task: Task, grid: Vector, unknowns: Vector, rules: Rules) -> 
     return point, total + used
 
 
-@kernel
+@part
 def _contract(task: Task, grid: Vector, unknowns: Vector, form: np.int64, tol: float) -> int:
     """Make Sinkhorn steps for as long as each halves the residual; return their number."""
     n, phi = task.settings.n, task.settings.tau / (task.settings.tau + 1.0)
@@ -349,7 +347,7 @@ def _contract(task: Task, grid: Vector, unknowns: Vector, form: np.int64, tol: f
     return _MAX_CONTRACTIONS
 
 
-@kernel
+@part
 def _store(
     grid: Vector, unknowns: Vector, point: Point, start: int, n: int, j: int, results: Results
 ) -> None:
@@ -365,7 +363,7 @@ def _store(
     results.residuals[j] = point.residual
 
 
-@kernel
+@part
 def _set_value(fibres: Fibres, xhat: NDArray[Any], rules: Rules, j: int, results: Results) -> None:
     """Set the minimum, ``lam (sum xhat + sum x) - (2 lam + epsilon) mass`` at the solution."""
     penalty, total = rules.tau * rules.epsilon, 0.0
@@ -415,7 +413,7 @@ def published_block(
             results.log_v[fibres.offsets[j] + k] = unknowns[A, k]
 
 
-@kernel
+@part
 def _first_scaling(task: Task, grid: Vector, unknowns: Vector, size: int) -> None:
     """Set ``v = (x / K u)^phi`` for ``u = 1 / size``."""
     phi = task.settings.tau / (task.settings.tau + 1.0)
@@ -429,7 +427,7 @@ def _first_scaling(task: Task, grid: Vector, unknowns: Vector, size: int) -> Non
         unknowns[A, k] = phi * (unknowns[LOG_X, k] - np.log(total / size) + 1.0)
 
 
-@kernel
+@part
 def _finish_published(
     task: Task,
     grid: Vector,

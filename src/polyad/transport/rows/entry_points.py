@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from polyad.core.compiled import kernel
+from polyad.core.compiled import kernel, part
 from polyad.transport.rows.kernels import (
     gibbs,
     row_sums,
@@ -46,17 +46,19 @@ class Rows(NamedTuple):
     b: Table
 
 
-@kernel
+@part
 def row_of(shared: Table, row: int) -> Vector:
     """Return a row of what may be the same for all rows."""
     numbers: Vector = shared[row if shared.shape[0] > 1 else 0]
     return numbers
 
 
-@kernel
+@part
 def _fill_table(rows: Rows, costs: Tables, row: int, start: int, table: Table) -> None:
     if costs.shape[0] > 0:
-        table[:] = costs[row - start]
+        for k in range(table.shape[0]):  # an assignment of arrays takes Numba seconds to compile
+            for i in range(table.shape[1]):
+                table[k, i] = costs[row - start, k, i]
     else:
         squared_table(rows.x[row], row_of(rows.y, row), table)
 
@@ -94,7 +96,7 @@ def solve_block(
         errors[row], counts[row] = error, count
 
 
-@kernel
+@part
 def make_densities(
     rows: Rows, costs: Tables, g: Vector, epsilon: float, row: int, start: int, work: Workspace
 ) -> None:
