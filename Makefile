@@ -40,7 +40,9 @@ $(VENV)/.installed-%: $(STAMP_INPUTS) | $(BIN)/python
 demo: $(VENV)/.installed-report
 	@$(BIN)/python examples/digits.py demo
 
-test: lint types pytest
+# Types are checked beside the tests: each alone would leave a processor idle for a minute.
+test: lint
+	@$(MAKE) --no-print-directory --jobs=2 types pytest
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
