@@ -1,3 +1,4 @@
+import gc
 import os
 
 # Processes that test side by side share the processors: threads that wait for their turn in a
@@ -19,9 +20,19 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")
 settings.register_profile("polyad", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("polyad")
 
+# Collecting makes millions of objects that stay: looking through them for garbage takes a third of
+# its time. They are left out of later looks too.
+gc.disable()
+
 # As for OpenBLAS; OMP_NUM_THREADS would bind polyad's own threads too.
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(share)
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")

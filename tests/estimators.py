@@ -30,6 +30,32 @@ def matrix(rng, shape):
     return np.exp(0.5 * rng.normal(size=(shape[0], 3)) @ rng.normal(size=(3, shape[1])))
 
 
+#: How work is cut, but finer, so that data that is fitted at once has blocks for two threads.
+FINE_CUTS = {
+    "tensor.products._TILE_WORK": 62_500,
+    "tensor.products._SMALL_WORK": 250_000,
+    "tensor.products._TILE_DEPTH": 64,
+    "tensor.products._LEAST_ROWS": 12,
+    "tensor.dense._NORM_BLOCK": 1 << 11,
+    "tensor.dense._SERIAL_NORM": 1 << 16,
+    "tensor.sparse.BLOCK": 1 << 11,
+    "tensor.fibres.BLOCK": 1 << 11,
+    "tensor.fibres._SOLVE_BLOCK": 1 << 9,
+    "tensor.fibres._SEGMENT": 1 << 6,
+    "cp.poisson.problem._BLOCK": 1 << 6,
+    "cp.generalized.tiles._TILE": 1 << 11,
+    "cp.generalized.tiles._TILE_COLUMNS": 64,
+    "cp.generalized.tiles._BLOCK": 1 << 13,
+    "cp.generalized.rows._CHUNK": 1 << 13,
+    "cp.generalized.adam._BLOCK": 1 << 10,
+    "cp.generalized.adam._MIN_BATCH": 1 << 12,
+    "transport.fibres.transport._BLOCK_WORK": 1 << 13,
+    "wasserstein.problem._BLOCK_SIZE": 1 << 9,
+    "quantile.problem._MOST_ROWS": 10,
+    "quantile.scores._MOST_SAMPLES": 6,
+    "quantile.projected.projectors._MOST_SAMPLES": 6,
+}
+
 #: How data of a kind is made.
 KINDS = {
     "real": real,
@@ -47,8 +73,8 @@ class Case:
     estimator: Any
     kind: str
     parameters: dict[str, Any] = field(default_factory=dict)
-    #: Of data that is cut into blocks, for more than one thread.
-    large: tuple[int, ...] = (200, 90, 60)
+    #: Of data that is cut into blocks, for more than one thread: see ``FINE_CUTS``.
+    large: tuple[int, ...] = (64, 45, 30)
 
     def make(self, **changes):
         return self.estimator(**{**QUICK, **self.parameters, **changes})
@@ -83,7 +109,7 @@ class Case:
         dense = self.dense(n_samples=n_samples, others=tuple(others))
         rng = np.random.default_rng(1)
         # As many samples in a batch as give a thread something to do.
-        more = {"batch_size": 150} if self.estimator is polyad.StochasticCP else {}
+        more = {"batch_size": 48} if self.estimator is polyad.StochasticCP else {}
         forms = {}
         if self.kind != "few counts":
             forms["dense"] = dense, more
@@ -126,16 +152,16 @@ class Case:
         return self.tags.input_tags.allow_nan and self.takes_dense
 
 
-MATRIX = (40, 70)
+MATRIX = (16, 24)
 CASES = {
     "CP": Case(polyad.CP, "real"),
     "NonnegativeCP": Case(polyad.NonnegativeCP, "counts"),
     "NonnegativeCP mu": Case(polyad.NonnegativeCP, "counts", {"solver": "mu"}),
-    "PoissonCP": Case(polyad.PoissonCP, "counts", large=(40, 30, 20)),
-    "PoissonCP pdnr": Case(polyad.PoissonCP, "counts", {"solver": "pdnr"}, large=(40, 30, 20)),
+    "PoissonCP": Case(polyad.PoissonCP, "counts", large=(20, 16, 12)),
+    "PoissonCP pdnr": Case(polyad.PoissonCP, "counts", {"solver": "pdnr"}, large=(20, 16, 12)),
     "GeneralizedCP": Case(polyad.GeneralizedCP, "real"),
     "GeneralizedCP odds": Case(
-        polyad.GeneralizedCP, "zeros and ones", {"loss": "bernoulli", "ridge": 0.1}, (100, 60, 50)
+        polyad.GeneralizedCP, "zeros and ones", {"loss": "bernoulli", "ridge": 0.1}, (50, 30, 20)
     ),
     "GeneralizedCP adam": Case(
         polyad.GeneralizedCP, "few counts", {"loss": "poisson", "solver": "adam", "epoch_iter": 3}
@@ -144,9 +170,9 @@ CASES = {
     "StochasticCP": Case(polyad.StochasticCP, "real", {"batch_size": 3}),
     "StochasticCP graph": Case(polyad.StochasticCP, "real", {"batch_size": 3, "graph": "complete"}),
     "SupervisedCP": Case(polyad.SupervisedCP, "counts"),
-    "WassersteinCP": Case(polyad.WassersteinCP, "few counts", large=(60, 40, 30)),
+    "WassersteinCP": Case(polyad.WassersteinCP, "few counts", large=(24, 16, 12)),
     "WassersteinCP samples": Case(
-        polyad.WassersteinCP, "few counts", {"costs": "presence"}, large=(40, 30, 20)
+        polyad.WassersteinCP, "few counts", {"costs": "presence"}, large=(20, 16, 12)
     ),
     "QMF": Case(polyad.QMF, "matrix", {"n_quantiles": 4}, large=MATRIX),
     "QMF lbfgs": Case(

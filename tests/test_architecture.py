@@ -5,6 +5,7 @@ import importlib
 import inspect
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,10 @@ def part_of(module):
     return module.split(".")[1] if "." in module else ROOT
 
 
-MODULES = {name_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+@cache
+def modules():
+    """Return the tree of each module by its name."""
+    return {name_of(path): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
 def imports(module, tree):
@@ -63,15 +67,15 @@ def imports(module, tree):
             assert node.level == 0, f"{module} has a relative import"
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                yield inner if inner in MODULES else node.module
+                yield inner if inner in modules() else node.module
 
 
 def test_every_part_has_its_rules():
-    assert {part_of(module) for module in MODULES} == set(MAY_USE)
+    assert {part_of(module) for module in modules()} == set(MAY_USE)
 
 
 def test_imports_go_down_only():
-    for module, tree in MODULES.items():
+    for module, tree in modules().items():
         own = part_of(module)
         allowed = MAY_USE[own] | {own} | GROUND
         for target in imports(module, tree):
@@ -102,10 +106,12 @@ COMPATIBLE = "polyad.core.sklearn_compat"
 
 
 def test_only_the_surface_knows_scikit_learn():
-    knowing = {module for module, tree in MODULES.items() if "sklearn" in packages_of(module, tree)}
+    knowing = {
+        module for module, tree in modules().items() if "sklearn" in packages_of(module, tree)
+    }
     surface = {
         module
-        for module in MODULES
+        for module in modules()
         if part_of(module) in SKELETON | TOP or module.endswith((".estimator", ".family"))
     }
     assert knowing <= surface | {COMPATIBLE}
@@ -129,7 +135,7 @@ def private_names(tree):
 
 
 def test_private_names_of_scikit_learn_and_joblib_are_in_one_module():
-    found = {module: list(private_names(tree)) for module, tree in MODULES.items()}
+    found = {module: list(private_names(tree)) for module, tree in modules().items()}
     assert [module for module, names in found.items() if names] == [COMPATIBLE]
 
 
@@ -155,13 +161,13 @@ FRONTS = {"polyad.soft.torch": "torch", "polyad.soft.jax": "jax"}
 
 
 def test_optional_packages_are_imported_where_they_are_used():
-    for module, tree in MODULES.items():
+    for module, tree in modules().items():
         top_level = ast.Module([node for node in tree.body if not is_block(node)], [])
         assert not packages_of(module, top_level) & (OPTIONAL - {FRONTS.get(module)}), module
 
 
 def test_no_module_needs_a_front():
-    for module, tree in MODULES.items():
+    for module, tree in modules().items():
         assert not set(imports(module, tree)) & set(FRONTS), module
 
 
@@ -203,7 +209,7 @@ def offences(tree):
 
 
 def test_what_no_module_does():
-    for module, tree in MODULES.items():
+    for module, tree in modules().items():
         assert list(offences(tree)) == [], module
         assert not packages_of(module, tree) & FORBIDDEN_MODULES, module
 
@@ -335,7 +341,7 @@ def test_every_public_name_resolves_and_is_documented(module):
 
 
 def test_every_module_and_public_definition_has_a_docstring():
-    for module, tree in MODULES.items():
+    for module, tree in modules().items():
         assert ast.get_docstring(tree), module
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
@@ -372,11 +378,13 @@ def compiled(tree, decorators):
     }
 
 
-PARTS = {
-    (module, name)
-    for module, tree in MODULES.items()
-    for name in compiled(tree, {"part", "ordered_part"})
-}
+@cache
+def parts():
+    return {
+        (module, name)
+        for module, tree in modules().items()
+        for name in compiled(tree, {"part", "ordered_part"})
+    }
 
 
 def interpreted_parts(module, tree):
@@ -391,18 +399,18 @@ def interpreted_parts(module, tree):
         for node in ast.walk(function)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and id(node) not in inside and known.get(node.id) in PARTS:
+        if isinstance(node, ast.Name) and id(node) not in inside and known.get(node.id) in parts():
             yield node.id
 
 
 def test_parts_of_kernels_are_called_by_kernels():
     """Python would run them as they are written, a hundred times slower, without a word."""
-    for module, tree in MODULES.items():
+    for module, tree in modules().items():
         assert list(interpreted_parts(module, tree)) == [], module
 
 
 def test_a_part_that_python_calls_is_seen():
-    module, name = min(PARTS)
+    module, name = min(parts())
     text = f"from {module} import {name}\n@kernel\ndef fine(x):\n    {name}(x)\n"
     assert list(interpreted_parts("polyad.other", ast.parse(text))) == []
     text += f"def slow(x):\n    {name}(x)\n"
@@ -486,8 +494,8 @@ def imports_at_once(statements):
 
 def test_every_module_can_be_imported_first():
     """No module relies on another having been imported before: there are no cycles."""
-    for module in MODULES:
-        import_first(module, MODULES)
+    for module in modules():
+        import_first(module, modules())
 
 
 def test_a_cycle_of_imports_is_seen():

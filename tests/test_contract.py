@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 import polyad
 from polyad import Checkpoint, LabelledTensor
 from polyad.exceptions import PolyadError
-from tests.estimators import CASES, FIRST
+from tests.estimators import CASES, FINE_CUTS, FIRST
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -154,7 +154,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(name, tmp_path):
     assert_same_model(resumed, whole)
 
 
-# One process imports; each fit is a fork of it.
+# One process imports and has each kernel ready; each fit is a fork of it.
 KILLS = """
 import os, signal, sys, warnings
 from polyad import Checkpoint
@@ -165,7 +165,7 @@ warnings.simplefilter("ignore")
 def run(name, **options):
     child = os.fork()
     if not child:
-        CASES[name].fit(n_init=2, **options).save(f"{sys.argv[1]}/{name}.model")
+        CASES[name].fit(n_init=2, n_jobs=1, **options).save(f"{sys.argv[1]}/{name}.model")
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -175,6 +175,7 @@ def kill(iteration):
         os.kill(os.getpid(), signal.SIGKILL)
 
 for name in FIRST.values():
+    CASES[name].fit(max_iter=1, n_jobs=1)
     path, seen = f"{sys.argv[1]}/{name}.state", []
     assert run(name, checkpoint=Checkpoint(path, every=1), callbacks=[kill]) == -9, name
     assert run(name, checkpoint=path) == 0, name
@@ -187,15 +188,18 @@ def test_a_process_that_was_killed_goes_on_to_the_same_bits(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     for name in FIRST.values():
-        assert_same_model(polyad.load(tmp_path / f"{name}.model"), CASES[name].fit(n_init=2))
+        whole = CASES[name].fit(n_init=2, n_jobs=1)
+        assert_same_model(polyad.load(tmp_path / f"{name}.model"), whole)
 
 
 # Threads, number types, containers.
 
 
 @every_case
-def test_the_number_of_threads_changes_no_bit(name):
+def test_the_number_of_threads_changes_no_bit(name, monkeypatch):
     case = CASES[name]
+    for constant, value in FINE_CUTS.items():
+        monkeypatch.setattr(f"polyad.{constant}", value)
     for form, (X, parameters) in case.large_forms().items():
         options = {"n_components": 3, "max_iter": 2, **parameters}
         one, two = (case.fit(X, **options, n_jobs=n_jobs) for n_jobs in (1, 2))

@@ -298,7 +298,7 @@ def test_all_zero_data_warns_and_gives_zero(container):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_more_components_than_any_mode_has_entries():
     X = make_low_rank((4, 4, 4), 6, random_state=0)[0]
-    model = CP(6, random_state=0, max_iter=300, tol=1e-6, n_init=3).fit(X)
+    model = CP(6, random_state=0, max_iter=100, tol=1e-6, n_init=3).fit(X)
     assert model.factors_[0].shape == (4, 6)
     assert model.score(X) > 0.95
 

@@ -1,5 +1,6 @@
 """Tensors that could not exist densely."""
 
+import inspect
 import subprocess
 import sys
 import tracemalloc
@@ -11,23 +12,27 @@ from scipy.sparse import coo_array
 from polyad import CP
 from polyad.exceptions import InvalidInputError
 
-SIDE = 50_000
+SIDE = 20_000
 
 
-def huge():
+def huge(side=SIDE):
     generator = np.random.default_rng(0)
-    coords = tuple(generator.integers(0, SIDE, size=(3, 25_000)))
-    return coo_array((generator.random(25_000), coords), shape=(SIDE,) * 3)
+    coords = tuple(generator.integers(0, side, size=(3, 10_000)))
+    return coo_array((generator.random(10_000), coords), shape=(side,) * 3)
 
 
-CEILING = """
+CEILING = f"""
 import resource
 import warnings
 
 limit = 2**28
-import numpy, scipy.sparse, numba, sklearn.base, pandas  # the packages themselves are not counted
-from tests.cp.test_scale import huge
+import numba, sklearn.base, pandas  # the packages themselves are not counted
+import numpy as np
+from scipy.sparse import coo_array
 from polyad import CP
+
+SIDE = {SIDE}
+{inspect.getsource(huge)}
 
 warnings.simplefilter("ignore")
 X = huge()
@@ -43,7 +48,7 @@ print("done", flush=True)
 
 
 def test_fits_under_a_ceiling_of_a_quarter_of_a_gigabyte():
-    """The address space is limited: a dense array of 1e14 entries, or of 2e9, cannot be had."""
+    """The address space is limited: a dense array of 8e12 entries, or of 4e8, cannot be had."""
     result = subprocess.run(
         [sys.executable, "-c", CEILING], capture_output=True, text=True, check=False
     )
@@ -64,10 +69,10 @@ def test_memory_follows_the_factors():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_number_of_cells_may_exceed_64_bits():
-    side = 2_100_000
-    coords = tuple(np.random.default_rng(0).integers(0, side, size=(3, 50)))
-    X = coo_array((np.ones(50), coords), shape=(side,) * 3)
-    assert side**3 > 2**63
+    side = 60_000
+    coords = tuple(np.random.default_rng(0).integers(0, side, size=(4, 50)))
+    X = coo_array((np.ones(50), coords), shape=(side,) * 4)
+    assert side**4 > 2**63
     model = CP(1, init="random", max_iter=2, random_state=0).fit(X)
     assert model.factors_[2].shape == (side, 1)
     assert np.isfinite(model.objective_)
@@ -75,7 +80,7 @@ def test_number_of_cells_may_exceed_64_bits():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_dense_results_are_refused_with_an_alternative():
-    model = CP(2, max_iter=1, random_state=0).fit(huge())
+    model = CP(2, max_iter=1, random_state=0).fit(huge(50_000))
     with pytest.raises(InvalidInputError, match="values_at"):
         _ = model.components_
     with pytest.raises(InvalidInputError, match="GiB"):

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import sys
+from functools import cache
 from threading import Thread
 
 import numpy as np
@@ -48,6 +49,14 @@ PAIRS = [
 NAMES = pytest.mark.parametrize("name", ARGUMENTS)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_compiling():
+    """Everything is called a few times only: compiling is what takes time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def x64():
     with jax.enable_x64(True):
@@ -56,12 +65,19 @@ def x64():
 
 def of_arrays(name, **settings):
     """Return an operator as a function of its arrays by position, and these."""
-    arrays = ARGUMENTS[name]
+    function = with_settings(name, *settings.items())
+    return function, tuple(jnp.asarray(array) for array in ARGUMENTS[name].values())
+
+
+@cache
+def with_settings(name, *settings):
+    """Return one function for equal settings: JAX compiles it once."""
 
     def function(*values):
-        return getattr(soft_jax, name)(**dict(zip(arrays, values, strict=True)), **settings)
+        arrays = dict(zip(ARGUMENTS[name], values, strict=True))
+        return getattr(soft_jax, name)(**arrays, **dict(settings))
 
-    return function, tuple(jnp.asarray(array) for array in arrays.values())
+    return function
 
 
 @pytest.mark.parametrize(("name", "settings"), PAIRS)

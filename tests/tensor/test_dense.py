@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from polyad.core.threads import thread_limit
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
-from tests.tensor.examples import mttkrp_twin, random_problem
+from tests.tensor.examples import cut_finely, mttkrp_twin, random_problem
 
 
 def sweep(tensor: DenseTensor, factors: list[Any]) -> tuple[list[Any], dict[int, Any]]:
@@ -72,9 +72,17 @@ def test_groups_share_passes_where_cheap_and_end_with_mode_0(shape, groups, orde
     assert DenseTensor(np.zeros(shape, order=order)).mode_groups == groups
 
 
-@pytest.mark.parametrize("shape", [(300, 90, 70), (6, 200, 1500), (40, 30, 35, 45), (3000, 900)])
 @pytest.mark.parametrize("layout", ["C", "F", "strided", "permuted"])
-def test_large_sweep_is_the_same_on_any_number_of_threads(shape, layout):
+@pytest.mark.parametrize(
+    ("shape", "finely"),
+    [
+        *((shape, True) for shape in [(150, 45, 35), (6, 50, 375), (14, 15, 17, 21), (750, 225)]),
+        ((200, 90, 70), False),
+    ],
+)
+def test_large_sweep_is_the_same_on_any_number_of_threads(shape, finely, layout, monkeypatch):
+    if finely:
+        cut_finely(monkeypatch)
     x, factors = random_problem(shape, 16)
     if layout == "strided":
         x = np.repeat(x, 2, axis=1)[:, ::2]

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 @parametrize_with_checks(
     [
         WassersteinCP(max_iter=2),
-        WassersteinCP(costs={1: "one-identity"}, transport="sinkhorn", sinkhorn_iter=5, max_iter=2),
+        WassersteinCP(
+            1, costs={1: "one-identity"}, transport="sinkhorn", sinkhorn_iter=5, max_iter=2
+        ),
     ]
 )
 def test_scikit_learn_checks(estimator, check):

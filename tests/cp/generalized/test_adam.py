@@ -75,7 +75,7 @@ def test_planted_components_are_found(binary):
 def test_objective_is_estimated_without_bias_and_with_its_error():
     """The shape has too many cells to visit all; a dense sum is the oracle."""
     loss = BernoulliLogitLoss()
-    tensor = random_sparse((90, 80, 70), 5000)
+    tensor = random_sparse((80, 75, 70), 4000)
     tensor.data[:] = 1.0
     generator = np.random.default_rng(0)
     factors = [generator.standard_normal((n, 2)) for n in tensor.shape]
@@ -111,7 +111,7 @@ def test_small_tensors_reach_the_minimum(ridge):
     loss = GaussianLoss()
     tensor = random_sparse((6, 5, 4), 40)
     solver = solver_of(tensor, loss, ridge=ridge, tol=0)
-    result = fitted(solver, positive_start(tensor, 2), tol=0, max_iter=20)
+    result = fitted(solver, positive_start(tensor, 2), tol=0, max_iter=8)
     factors = result.state.factors
     splits = np.cumsum([factor.size for factor in factors])[:-1]
 
@@ -154,8 +154,8 @@ def test_objective_never_rises_and_the_end_is_the_least_rate():
 
 def run_for(tensor, n_jobs, **options):
     with thread_limit(n_jobs):
-        solver = solver_of(tensor, PoissonLoss(), epoch_iter=30, **options)
-        return fitted(solver, positive_start(tensor, 3), max_iter=3)
+        solver = solver_of(tensor, PoissonLoss(), epoch_iter=15, **options)
+        return fitted(solver, positive_start(tensor, 3), max_iter=2)
 
 
 @pytest.mark.parametrize("shape", [(75, 60, 40), (20, 15, 10, 10), (200, 150)], ids=len)
@@ -191,10 +191,10 @@ def test_a_checkpoint_goes_on_with_the_same_bits(tmp_path):
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
 def test_the_unit_of_the_data_does_not_matter(scale):
-    tensor, _ = planted((15, 12, 10), 2, 500)
+    tensor, _ = planted((9, 8, 7), 2, 200)
     scaled = tensor * scale
-    plain = solver_of(tensor, GaussianLoss(), batch_size=250)
-    other = solver_of(scaled, GaussianLoss(), batch_size=250)
+    plain = solver_of(tensor, GaussianLoss(), batch_size=100, epoch_iter=40)
+    other = solver_of(scaled, GaussianLoss(), batch_size=100, epoch_iter=40)
     start = positive_start(tensor, 2)
     one = fitted(plain, start)
     two = fitted(other, [factor * scale ** (1 / 3) for factor in start])
@@ -205,7 +205,8 @@ def test_the_unit_of_the_data_does_not_matter(scale):
 def test_rows_without_entries_vanish():
     tensor, _ = planted((60, 50, 40), 2, 3000)
     wider = coo_array((tensor.data, tensor.coords), shape=(63, 50, 41))
-    result = fitted(solver_of(wider, PoissonLoss()), positive_start(wider, 2))
+    solver = solver_of(wider, PoissonLoss(), batch_size=1000)
+    result = fitted(solver, positive_start(wider, 2), max_iter=10)
     assert (result.state.factors[0][60:] == 0).all()
     assert (result.state.factors[2][40:] == 0).all()
     assert np.isfinite(result.best_objective)
@@ -215,7 +216,8 @@ def test_rows_without_entries_vanish():
 def test_nearly_empty_tensors(stored):
     coords = tuple(np.zeros(stored, int) for _ in range(3))
     tensor = coo_array((np.ones(stored), coords), shape=(200, 100, 50))
-    result = fitted(solver_of(tensor, PoissonLoss()), positive_start(tensor, 1), max_iter=5)
+    solver = solver_of(tensor, PoissonLoss(), epoch_iter=30)
+    result = fitted(solver, positive_start(tensor, 1), max_iter=3)
     assert np.isfinite(result.best_objective)
     assert all(np.isfinite(factor).all() for factor in result.state.factors)
     zeros = [np.zeros((n, 1)) for n in tensor.shape]
@@ -224,8 +226,10 @@ def test_nearly_empty_tensors(stored):
 
 def test_full_tensors_have_no_zeros_to_draw():
     generator = np.random.default_rng(0)
-    tensor = coo_array(generator.poisson(3.0, (20, 15, 10)) + 1.0)
-    result = fitted(solver_of(tensor, PoissonLoss(), batch_size=1000), positive_start(tensor, 2))
+    tensor = coo_array(generator.poisson(3.0, (10, 8, 6)) + 1.0)
+    result = fitted(
+        solver_of(tensor, PoissonLoss(), batch_size=160), positive_start(tensor, 2), max_iter=10
+    )
     model = dense_model(result.state.factors)
     assert model.mean() == pytest.approx(tensor.data.mean(), rel=0.05)
 
@@ -242,7 +246,8 @@ def test_losses_of_users():
     """The same numbers as the named loss, without its help for the curvature."""
     tensor, _ = planted((60, 50, 40), 2, 3000)
     own = CustomLoss(lambda x, m: (x - m) ** 2, lambda x, m: 2 * (m - x), lower=0.0)
-    result = fitted(solver_of(tensor, own, batch_size=3000), positive_start(tensor, 2))
+    solver = solver_of(tensor, own, batch_size=3000)
+    result = fitted(solver, positive_start(tensor, 2), max_iter=10)
     exact = exact_sum(own, tensor, result.state.factors)
     assert result.best_objective == pytest.approx(exact, rel=1e-6)
     assert exact < np.sum(tensor.data**2)

@@ -10,6 +10,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 # No check is expected to fail.
 
 
-@parametrize_with_checks([GeneralizedCP(max_iter=5), GeneralizedCP(loss="poisson", max_iter=5)])
+@parametrize_with_checks([GeneralizedCP(max_iter=2), GeneralizedCP(loss="poisson", max_iter=2)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

@@ -187,7 +187,7 @@ def test_objective_and_gradient_are_unbiased(loss, tangent):
     sampler = Sampler(strata, 5, 8, 0)
     tangent = tangent_at(loss, 0.2) if tangent is None else tangent
     found = []
-    for counter in range(1200):
+    for counter in range(500):
         sample = sampler.draw(9, counter)
         value, gradient = gradient_of(sampler, sample, factors, loss, tangent)
         found.append(np.append(gradient.ravel(), value))

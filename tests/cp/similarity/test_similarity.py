@@ -21,7 +21,7 @@ pytestmark = [
 
 
 # No check is expected to fail.
-@parametrize_with_checks([SimilarityCP(max_iter=5)])
+@parametrize_with_checks([SimilarityCP(max_iter=2)])
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 

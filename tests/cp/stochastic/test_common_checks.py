@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 
 @parametrize_with_checks(
-    [StochasticCP(max_iter=4), StochasticCP(batch_size=7, graph="complete", max_iter=4)]
+    [StochasticCP(max_iter=2), StochasticCP(batch_size=7, graph="complete", max_iter=2)]
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

@@ -41,7 +41,7 @@ def test_is_close_to_all_data_at_once(seed):
 
 @pytest.mark.parametrize("rank", [5, 10])
 def test_is_close_to_all_data_at_once_on_digits(rank):
-    X = load_digits()[0].to_dense()
+    X = load_digits()[0].to_dense()[:600]
     model = StochasticCP(rank, random_state=0).fit(X)
     whole = CP(rank, ridge=1e-3, random_state=0).fit(X)
     assert error(model, X) < 1.03 * error(whole, X)

@@ -127,6 +127,8 @@ def _descend_columns(normal: Array, rhs: Array, current: Array, limits: tuple[fl
     n = int(rhs.shape[1])
     columns = [double(current)[:, r] for r in range(n)]
     active = first = None
+    # A row that begins at its minimum never moves by much less than the rounding of its gradient.
+    rounding = xp.finfo(columns[0].dtype).eps * xp.max(xp.abs(rhs), axis=1)
     for _ in range(limits[1]):
         largest = xp.zeros_like(columns[0])
         for r in range(n):
@@ -142,7 +144,7 @@ def _descend_columns(normal: Array, rhs: Array, current: Array, limits: tuple[fl
             columns[r] = new
         first = largest if first is None else first
         # Each row ends for itself, so that it does not depend on those beside it.
-        active = largest > max(limits[0], 1e-13) * first
+        active = (largest > max(limits[0], 1e-13) * first) & (largest > rounding)
         if not bool(xp.any(active)):
             break
     return xp.astype(xp.stack(columns, axis=1), current.dtype)
