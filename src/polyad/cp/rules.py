@@ -130,6 +130,8 @@ def _diagonals(values: Array) -> Array:
 
 def double(array: Array) -> Array:
     """Return the array in float64, in which small systems are solved and sums are made."""
+    if isinstance(array, np.ndarray):  # a quick way, for fits of small data
+        return array.astype(np.float64, copy=False)
     xp = array_namespace(array)
     return xp.astype(array, xp.float64, copy=False)
 
