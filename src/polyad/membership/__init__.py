@@ -1,0 +1,1 @@
+"""Mixed membership models of categorical and other columns, from their moments (PTPQP)."""
