@@ -126,3 +126,32 @@ def scaled(factors: Sequence[np.ndarray], third: np.ndarray) -> tuple[list[np.nd
     inner = np.einsum("ijk,ir,jr,kr->r", third, a, b, c, optimize=True)
     weights = np.linalg.lstsq(gram, inner, rcond=None)[0]
     return unit, np.asarray(weights)
+
+
+def category_probabilities(factor: np.ndarray, n_categories: Sequence[int]) -> list[np.ndarray]:
+    """Make probabilities of the stacked rows of a group of variables.
+
+    What is negative counts as zero; then the rows of each variable are divided by their sums. A
+    column without a positive entry becomes uniform.
+
+    Parameters
+    ----------
+    factor : ndarray of shape (D, R)
+        A factor, with one row for each category of each variable of its group.
+    n_categories : sequence of int
+        How many rows belong to each variable, in their order; they sum to ``D``.
+
+    Returns
+    -------
+    list of ndarray of shape (d, R)
+        One matrix for each variable, whose columns sum to one: the form of ``theta_``.
+    """
+    if sum(n_categories) != len(factor):
+        message = f"n_categories sums to {sum(n_categories)}; the factor has {len(factor)} rows."
+        raise InvalidInputError(message)
+    theta = []
+    for block in np.split(np.maximum(factor, 0.0), np.cumsum(n_categories)[:-1]):
+        sums = block.sum(axis=0)
+        uniform = np.full_like(block, 1.0 / len(block))
+        theta.append(np.where(sums > 0, block / np.where(sums > 0, sums, 1.0), uniform))
+    return theta
