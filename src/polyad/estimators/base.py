@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
+    import pandas as pd
     from numpy.typing import NDArray
 
     from polyad.fitting.history import History
@@ -54,12 +55,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A part of the report: a heading, a paragraph, and a picture of curves with its caption."""
+    """A part of the report: a heading, a paragraph, a picture of curves with its caption, a table.
+
+    Curves and table may be left out.
+    """
 
     title: str
     text: str
-    curves: Sequence[Curve]
-    caption: str
+    curves: Sequence[Curve] = ()
+    caption: str = ""
+    table: pd.DataFrame | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
