@@ -220,7 +220,7 @@ def _from_pandas(X: Any) -> TensorInput:
             "each a name of its own, or give the numbers alone with X.to_numpy()."
         )
         raise InvalidInputError(message)
-    labels = _pandas_labels(X)
+    labels = pandas_labels(X)
     if all(str(kind).startswith("Sparse") for kind in X.dtypes) and X.shape[1]:
         fill = [kind.fill_value for kind in X.dtypes if kind.fill_value != 0]
         if fill:
@@ -237,7 +237,7 @@ def _from_pandas(X: Any) -> TensorInput:
     return TensorInput(values, None, labels)
 
 
-def _pandas_labels(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+def pandas_labels(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return the labels of the rows and of the columns, where they tell them apart."""
     names = np.asarray(X.columns)
     columns_are_names = len(names) > 0 and all(isinstance(name, str) for name in names)

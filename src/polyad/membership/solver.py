@@ -35,9 +35,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from polyad.core.threads import current_threads, thread_limit
 from polyad.cp.nonnegative.solver import Descent
 from polyad.cp.problem import CompleteProblem
-from polyad.cp.rules import UpdateRule
+from polyad.cp.rules import UpdateRule, epsilon_of
 from polyad.cp.solver import ALSState, LeastSquaresSolver, balance
 from polyad.exceptions import InvalidInputError
 from polyad.fitting import FitOptions, fit_best
@@ -60,7 +61,19 @@ _LEAST_PHI = 1e-12
 
 
 class MomentProblem(CompleteProblem):
-    """A tensor that may never have been formed; residuals are told without its own square."""
+    """A tensor that may never have been formed; residuals are told without its own square.
+
+    Of one that was not, ``norm_squared`` is a number that the squared norm is not below: rounding
+    is told by it.
+    """
+
+    def __init__(self, tensor: Any) -> None:
+        if isinstance(tensor, DenseTensor):
+            super().__init__(tensor)
+            return
+        self.tensor, self.shape, self.dtype = tensor, tensor.shape, tensor.dtype
+        self.norm_squared = tensor.least_norm_squared()
+        self.precision = 2.0 * epsilon_of(tensor.dtype)
 
     def asarray(self, array: Array) -> Matrix:
         """Return an array in the number type of moments."""
@@ -251,13 +264,12 @@ def decompose(
     solver = MomentSolver(moment_problem(tensor, update), update)
     seeds = np.random.default_rng(random_state).integers(2**31 - 1, size=n_init)
     options = FitOptions(max_iter=max_iter, tol=tol)
-    found = fit_best(
-        solver,
-        lambda number, seed: solver.random(n_components, seed),
-        list(map(int, seeds)),
-        options,
-    )
-    state: ALSState = found.state
+
+    def start(number: int, seed: int) -> ALSState:
+        return solver.random(n_components, seed)
+
+    with thread_limit(current_threads()):
+        state: ALSState = fit_best(solver, start, list(map(int, seeds)), options).state
     return Decomposition(state.factors, residual_norm(solver.problem, state.factors, tensor))
 
 
@@ -266,4 +278,4 @@ def residual_norm(problem: MomentProblem, factors: Sequence[Matrix], tensor: Any
     if isinstance(tensor, DenseTensor):
         missed = np.asarray(tensor.array) - kruskal_to_dense(None, factors)
         return float(np.linalg.norm(missed))
-    return math.sqrt(max(problem.norm_squared + problem.residual(factors), 0.0))
+    return math.sqrt(max(tensor.norm_squared() + problem.residual(factors), 0.0))
