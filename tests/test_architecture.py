@@ -279,6 +279,9 @@ PUBLIC = {
         *("GammaLoss", "GaussianLoss", "HuberLoss", "Loss", "NegativeBinomialLoss"),
         *("PoissonLogLoss", "PoissonLoss", "RayleighLoss"),
     ],
+    "polyad.membership.alternatives": [
+        *("category_probabilities", "hals", "joint_diagonalization", "meld", "tensor_power"),
+    ],
     "polyad.metrics": [
         *("FeatureEvaluation", "core_consistency", "evaluate_features", "explained_variation"),
         *("factor_match_score", "poisson_deviance", "relative_error"),

@@ -11,6 +11,8 @@ from scipy.optimize import linear_sum_assignment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_ALPHA = 0.1
+
 
 @dataclass(frozen=True)
 class Planted:
@@ -27,22 +29,31 @@ class Planted:
 
 
 def make_planted(
-    n: int, p: int, d: int, k: int, seed: int, *, contamination: float = 0.0, alpha: float = 0.1
+    n: int,
+    p: int,
+    d: int,
+    k: int,
+    seed: int,
+    *,
+    contamination: float = 0.0,
+    sample_seed: int = 0,
 ) -> Planted:
     """Draw the model of section 6.1 of the paper and samples of it.
 
-    Columns of theta are Dirichlet(1/2, ..., 1/2), memberships Dirichlet(alpha, ..., alpha); with
-    the probability ``contamination`` a category is drawn evenly (the authors' code, spec c9).
+    Columns of theta are Dirichlet(1/2, ..., 1/2), memberships Dirichlet(0.1, ..., 0.1); with the
+    probability ``contamination`` a category is drawn evenly (the authors' code, specification c9).
+    ``seed`` draws the model; it and ``sample_seed`` draw the samples.
     """
     random = np.random.default_rng(seed)
     theta = [random.dirichlet(np.full(d, 0.5), size=k).T for _ in range(p)]
-    memberships = random.dirichlet(np.full(k, alpha), size=n)
+    random = np.random.default_rng([seed, sample_seed])
+    memberships = random.dirichlet(np.full(k, _ALPHA), size=n)
     Y = np.empty((n, p), dtype=np.int8)
     for j in range(p):
         chances = (1 - contamination) * memberships @ theta[j].T + contamination / d
         passed = chances.cumsum(axis=1) < random.uniform(size=(n, 1))
         Y[:, j] = np.minimum(passed.sum(axis=1), d - 1)
-    return Planted(Y, theta, alpha)
+    return Planted(Y, theta, _ALPHA)
 
 
 def rmse(theta: Sequence[np.ndarray], truth: Sequence[np.ndarray]) -> float:
