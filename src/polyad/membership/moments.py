@@ -25,9 +25,11 @@ What is missing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +37,8 @@ from scipy.sparse import csr_array
 
 from polyad.core.threads import cut, run_blocks
 from polyad.exceptions import InvalidInputError
-from polyad.membership.variables import Indicators, Table
+from polyad.membership.tables import column_names, opened_table
+from polyad.membership.variables import Indicators, Table, read_columns
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import kruskal_to_dense
 
@@ -87,6 +90,60 @@ class Constants:
         return 2.0 / ((self.alpha0 + 1.0) * (self.alpha0 + 2.0))
 
 
+def moments(
+    X: Any, J: Any, S: Any, T: Any = None, *, alpha0: float = 1.0, kinds: Any = "auto"
+) -> np.ndarray:
+    r"""Return second or third moments of disjoint sets of columns, less what mixing adds to them.
+
+    .. math::
+
+       M_{js} &= E[b_j b_s^T] - c_1 \mu_j \mu_s^T \\
+       M_{jst} &= E[b_j \otimes b_s \otimes b_t] - c_3 (\mu_j \otimes E[b_s \otimes b_t] + \dots)
+       + c_2 \mu_j \otimes \mu_s \otimes \mu_t,
+
+    with :math:`c_1 = \alpha_0 / (\alpha_0 + 1)`, :math:`c_3 = \alpha_0 / (\alpha_0 + 2)`,
+    :math:`c_2 = 2 c_1 c_3` and :math:`b_j` the zeros and ones of the categories of column j, or
+    ``u, 1 - u`` of a number scaled to ``u``. Under a mixed membership model they are sums over the
+    components of products of its parameters: a CP decomposition.
+
+    Parameters
+    ----------
+    X : DataFrame or array of shape (n_samples, n_features)
+        Samples, as in :class:`MixedMembership`.
+    J, S, T : int, str or sequence of these
+        Columns by position or name; without ``T``, second moments are returned.
+    alpha0 : float, default=1.0
+        The sum of the Dirichlet parameters of the memberships.
+    kinds : str or dict, default='auto'
+        What the columns are, as in :class:`MixedMembership`.
+
+    Returns
+    -------
+    array of shape (rows of J, rows of S) or (rows of J, rows of S, rows of T)
+        A categorical column has a row for each category, a number two rows. Where values are
+        missing, each pair and triple of columns is averaged over the samples that have it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad.membership import moments
+    >>> X = np.random.default_rng(0).integers(3, size=(100, 3))
+    >>> M = moments(X, 0, 1, 2, alpha0=1.0)
+    >>> M.shape, round(float(M.sum()), 6)
+    ((3, 3, 3), 0.333333)
+    """
+    if not isinstance(alpha0, Real) or not 0 <= alpha0 < math.inf:
+        message = f"alpha0={alpha0!r} is not a number from 0 on."
+        raise InvalidInputError(message)
+    given = opened_table(X, None, is_new=False)
+    names = column_names(given)
+    table = read_columns(given.data, kinds, names)
+    chosen = [own for own in (J, S, T) if own is not None]
+    sets = [find_positions(own, names, "A set of columns") for own in chosen]
+    check_sets(sets)
+    return np.asarray(block_moments(table, sets, float(alpha0)))
+
+
 class MomentTensor:
     """The third moments of three sets of variables as a tensor that is never formed.
 
@@ -123,9 +180,7 @@ class MomentTensor:
         self._kept: list[list[csr_array]] = []
         if n_entries <= _KEPT_ENTRIES:
             self._kept = [[own.part(block) for own in self.rows] for block in self._blocks]
-        sums = [
-            [part.sum(axis=0) for part in self._parts(k)] for k in range(len(self._blocks))
-        ]
+        sums = [[part.sum(axis=0) for part in self._parts(k)] for k in range(len(self._blocks))]
         self.means = [np.sum(own, axis=0) / self.n_samples for own in zip(*sums, strict=True)]
 
     def _parts(self, k: int) -> list[csr_array]:
@@ -172,11 +227,13 @@ class MomentTensor:
         c3, c2 = self.constants.mixed, self.constants.means
         pairs, ones, alone = [], [], []
         for mode in range(3):
-            rows = np.concatenate([self._parts(k)[mode].toarray() for k in range(len(self._blocks))])
+            rows = np.concatenate(
+                [self._parts(k)[mode].toarray() for k in range(len(self._blocks))]
+            )
             pairs.append(rows @ rows.T)
             ones.append(rows @ self.means[mode])
             alone.append(float(self.means[mode] @ self.means[mode]))
-        # The tensor is a sum over samples of o s t - c3 (mu s t + o mu t + o s mu), and c2 mu mu mu.
+        # The sum over samples of o s t - c3 (mu s t + o mu t + o s mu), and c2 mu mu mu.
         product = np.prod(pairs, axis=0)
         for x, y, z in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
             beside = pairs[y] * pairs[z]
@@ -315,7 +372,9 @@ def find_positions(chosen: Any, names: Sequence[Any], title: str) -> Positions:
     for item in [chosen] if is_one else chosen:
         is_position = isinstance(item, (int, np.integer)) and 0 <= item < len(names)
         if item not in known and not is_position:
-            message = f"{title} has {item!r}, which is neither the name nor the position of a column."
+            message = (
+                f"{title} has {item!r}, which is neither the name nor the position of a column."
+            )
             raise InvalidInputError(message)
         found.append(known.get(item, item))
     return np.array(found, dtype=np.int64)

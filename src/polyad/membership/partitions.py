@@ -7,6 +7,7 @@ components are told apart by the anchors, which all blocks have.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ from polyad.exceptions import InvalidInputError
 from polyad.fitting import Solver
 from polyad.membership.matching import Match, Matching, match_components, smallest_angle
 from polyad.membership.moments import block_moments, check_sets, find_positions, moment_tensor
-from polyad.membership.solver import MomentSolver, moment_problem
+from polyad.membership.solver import MomentSolver, moment_problem, residual_norm
 from polyad.tensor.dense import DenseTensor
+from polyad.tensor.products import kruskal_to_dense
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 _SWEEPS = 10
 # Variables among which anchors are looked for: all pairs of them are compared.
 _CANDIDATES = 60
+# Variables of each set by which the part of moments below zero is told, where they are not formed.
+_SEEN_VARIABLES = 8
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,15 @@ class Layout:
 
     blocks: list[Sets]
     anchors: Sets
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a fit works on."""
+
+    table: Table
+    layout: Layout
+    alpha0: float
 
 
 def rank_bound(variables: Variables, chosen: Positions) -> int:
@@ -63,8 +76,8 @@ def check_identifiable(variables: Variables, sets: Sequence[Positions], n_compon
         message = (
             f"n_components={n_components} is more than moments can tell apart: the three sets of "
             f"variables have parameters of rank at most {', '.join(map(str, bounds))}, which "
-            f"together must reach 2 n_components + 2 = {2 * n_components + 2} when none counts more "
-            "than n_components. Use fewer components or more variables, or more in each anchor."
+            f"together must reach 2 n_components + 2 = {2 * n_components + 2} where none counts for "
+            "more than n_components. Use fewer components or more variables, or more in each anchor."
         )
         raise InvalidInputError(message)
 
@@ -186,15 +199,39 @@ def _sweep_block(array: Any, update: str, factors: list[Matrix], n_sweeps: int) 
     return state
 
 
-def _start_block(
-    array: Any, update: str, n_components: int, seeds: Sequence[int]
-) -> ALSState:
+def _start_block(array: Any, update: str, n_components: int, seeds: Sequence[int]) -> ALSState:
     """Return the best of some random starts of a block after a few sweeps."""
     solver = MomentSolver(moment_problem(DenseTensor(array), update), update)
     starts = [solver.random(n_components, seed) for seed in seeds]
     if len(starts) > 1:
         starts = [_sweep_block(array, update, own.factors, _SWEEPS) for own in starts]
     return min(starts, key=lambda own: own.residual)
+
+
+class BlockSolver(MomentSolver):
+    """The one block of three sets of all variables, which is formed only if that is cheaper."""
+
+    def __init__(self, plan: Plan, update: str) -> None:
+        self.plan = plan
+        formed = True if update == "wnmf" else None
+        tensor = moment_tensor(plan.table, plan.layout.blocks[0], plan.alpha0, formed=formed)
+        super().__init__(moment_problem(tensor, update), update)
+
+    def fit_quality(self, factors: Sequence[Matrix]) -> tuple[float, float, float]:
+        """Return the norms of what factors miss and of the moments, and the part below zero."""
+        tensor = self.problem.tensor
+        missed = residual_norm(self.problem, factors, tensor)
+        if isinstance(tensor, DenseTensor):
+            # Not that of the problem, which knows the positive entries only with 'wnmf'.
+            sets, alpha0 = self.plan.layout.blocks[0], self.plan.alpha0
+            array = tensor.array if self.update != "wnmf" else None
+            array = block_moments(self.plan.table, sets, alpha0) if array is None else array
+            missed = residual_norm(self.problem, factors, DenseTensor(array))
+            return missed, float(np.linalg.norm(array)), float((array < 0).mean())
+        # Of a part of the tensor, which says as much.
+        some = [own[:_SEEN_VARIABLES] for own in self.plan.layout.blocks[0]]
+        part = block_moments(self.plan.table, some, self.plan.alpha0)
+        return missed, math.sqrt(tensor.norm_squared()), float((part < 0).mean())
 
 
 class PartitionSolver(Solver[PartitionState]):
@@ -204,13 +241,23 @@ class PartitionSolver(Solver[PartitionState]):
     least = -np.inf
     nothing = 0.0
 
-    def __init__(self, table: Table, layout: Layout, alpha0: float, update: str) -> None:
-        self.update = update
+    def __init__(self, plan: Plan, update: str) -> None:
+        self.plan, self.update = plan, update
         self.arrays = [
-            np.asarray(moment_tensor(table, sets, alpha0, formed=True).array)  # type: ignore[union-attr]
-            for sets in layout.blocks
+            np.asarray(moment_tensor(plan.table, sets, plan.alpha0, formed=True).array)  # type: ignore[union-attr]
+            for sets in plan.layout.blocks
         ]
         self.floor = 2.0 * np.finfo(float).eps * sum(float(np.sum(own**2)) for own in self.arrays)
+
+    def fit_quality(self, factors: Sequence[Matrix]) -> tuple[float, float, float]:
+        """Return the norms of what factors miss and of the moments, and the part below zero."""
+        missed = [
+            float(np.linalg.norm(array - kruskal_to_dense(None, factors[3 * k : 3 * k + 3])))
+            for k, array in enumerate(self.arrays)
+        ]
+        norms = [float(np.linalg.norm(array)) for array in self.arrays]
+        below = sum(int((array < 0).sum()) for array in self.arrays)
+        return math.hypot(*missed), math.hypot(*norms), below / sum(a.size for a in self.arrays)
 
     def random(self, n_components: int, seed: int, n_starts: int) -> PartitionState:
         """Return random starts, for each block the best of some."""

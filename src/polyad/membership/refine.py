@@ -32,7 +32,7 @@ from polyad.membership.posterior import Emissions, observed_entries
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from polyad.membership.variables import Table
+    from polyad.membership.partitions import Plan
 
     Matrix = NDArray[np.float64]
 
@@ -54,6 +54,10 @@ class RefineState:
     means: Matrix
     variances: Matrix
     gamma: Matrix
+    #: The parameters of the Dirichlet distribution, which stay.
+    alpha: Matrix
+    #: What was told of the matching of each partition before.
+    matches: Matrix
     #: Of the parts of entries due to each component: rows of categories, and numbers.
     counts: Matrix
     weights: Matrix
@@ -68,23 +72,24 @@ class RefineSolver(Solver[RefineState]):
     name = "MixedMembership"
     least = -np.inf
 
-    def __init__(self, table: Table, alpha: Matrix, spread: Matrix) -> None:
-        self.table, self.alpha = table, alpha
+    def __init__(self, plan: Plan, spread: Matrix) -> None:
+        self.plan, self.table = plan, plan.table
         #: Variances of the columns of numbers.
         self.spread = spread
+        table = plan.table
         seen = (table.codes.astype(np.int64) - table.first >= 0).sum() if table.codes.size else 0
         self.n_observed = max(1, int(seen + (~np.isnan(table.values)).sum()))
         self.scale = 1.0
         self.floor = 1e-12
 
-    def init(self, emissions: Emissions) -> RefineState:
+    def init(self, emissions: Emissions, alpha: Matrix, matches: Matrix) -> RefineState:
         """Return the state of given parameters, with their best memberships."""
-        gamma = np.tile(self.alpha + 1.0, (self.table.n_samples, 1))
-        return self._expect(emissions, gamma, 5 * _ROUNDS)
+        gamma = np.tile(alpha + 1.0, (self.table.n_samples, 1))
+        return self._expect(emissions, gamma, alpha, matches)
 
     def step(self, state: RefineState) -> RefineState:
         """Return the state after new parameters and then new memberships."""
-        return self._expect(self._maximized(state), state.gamma, _ROUNDS)
+        return self._expect(self._maximized(state), state.gamma, state.alpha, state.matches)
 
     def objective(self, state: RefineState) -> float:
         """Return minus the bound per observed entry."""
@@ -92,9 +97,7 @@ class RefineSolver(Solver[RefineState]):
 
     def emissions(self, state: RefineState) -> Emissions:
         """Return the parameters of a state."""
-        return Emissions(
-            self.table.variables, state.probabilities, state.means, state.variances
-        )
+        return Emissions(self.table.variables, state.probabilities, state.means, state.variances)
 
     def _maximized(self, state: RefineState) -> Emissions:
         """Return the parameters of the largest bound for the parts of the entries."""
@@ -119,7 +122,9 @@ class RefineSolver(Solver[RefineState]):
         variances = np.maximum(variances, LEAST_VARIANCE * self.spread)
         return Emissions(own, probabilities, means, variances)
 
-    def _expect(self, emissions: Emissions, gamma: Matrix, n_rounds: int) -> RefineState:
+    def _expect(
+        self, emissions: Emissions, gamma: Matrix, alpha: Matrix, matches: Matrix
+    ) -> RefineState:
         """Return the state of given parameters, after some rounds over the memberships."""
         blocks = emissions.blocks(self.table.n_samples)
         found = np.empty_like(gamma)
@@ -130,11 +135,11 @@ class RefineSolver(Solver[RefineState]):
             like, shift = emissions.likelihoods(self.table, blocks[k])
             seen = observed_entries(self.table, blocks[k])
             own = gamma[rows]
-            for _ in range(n_rounds):
-                own = self.alpha + _shares(like, seen, own)[0].sum(axis=1)
+            for _ in range(_ROUNDS):
+                own = alpha + _shares(like, seen, own)[0].sum(axis=1)
             found[rows] = own
             shares, logs = _shares(like, seen, own)
-            bound = (logs + shift * seen).sum() - _divergence(own, self.alpha)
+            bound = (logs + shift * seen).sum() - _divergence(own, alpha)
             parts[k] = (*self._sums(blocks[k], shares), bound)
 
         run_blocks(expect, ((k,) for k in range(len(blocks))))
@@ -145,7 +150,7 @@ class RefineSolver(Solver[RefineState]):
             prior = (PSEUDO_COUNT / np.repeat(sizes, sizes))[:, None]
             bound += float((prior * np.log(emissions.probabilities)).sum())
         return RefineState(
-            *(emissions.probabilities, emissions.means, emissions.variances, found),
+            *(emissions.probabilities, emissions.means, emissions.variances, found, alpha, matches),
             *(counts, weights, sums, squares, float(bound)),
         )
 

@@ -155,8 +155,8 @@ class Indicators:
             data = data * np.concatenate(
                 [self.weights[self._named], np.tile(self.weights[self._numbers], 2)]
             )
-        n_samples, n_entries = data.shape
-        ends = np.arange(0, data.size + 1, max(n_entries, 1))
+        n_samples = len(data)
+        ends = np.arange(n_samples + 1) * self.n_entries
         shape = (n_samples, self.n_rows)
         return csr_array((data.ravel(), indices.ravel().astype(np.int32), ends), shape=shape)
 
@@ -217,13 +217,13 @@ def _wanted_kinds(kinds: Any, names: Sequence[Any]) -> list[str]:
     if not isinstance(kinds, (str, Mapping)):
         message = f"kinds={kinds!r} is neither one of {accepted} nor a dict from column to one."
         raise InvalidTypeError(message)
-    positions = {name: j for j, name in enumerate(names)}
+    positions: dict[Any, Any] = {name: j for j, name in enumerate(names)}
     for column, word in kinds.items() if isinstance(kinds, Mapping) else ():
         is_position = isinstance(column, int) and 0 <= column < len(names)
         if column not in positions and not is_position:
             message = f"kinds names the column {column!r}, which X does not have."
             raise InvalidInputError(message)
-        wanted[positions.get(column, column)] = word
+        wanted[int(positions.get(column, column))] = word
     for word in wanted:
         if word not in accepted:
             message = f"kinds has {word!r}, which is not one of {', '.join(map(repr, accepted))}."
