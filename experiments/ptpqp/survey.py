@@ -5,8 +5,10 @@
 The Big Five questionnaire of the SAPA project (2800 people, 25 items, answers 1 to 6) and the
 traits of Gore and Bush in the American National Election Study of 2000 (1785 people, 12 items,
 answers 1 to 4); some answers are missing in both. The number of components is the one with the
-highest likelihood of people who were left out of the fit. What else is known of people (age, gender,
-party, vote) is not used by a fit; its mean, weighted by membership, tells what a component is.
+highest score of people who were left out of the fit: the log-likelihood of answers given the others
+of the same person. What else is known of people (age,
+gender, party, vote) is not used by a fit; its mean, weighted by membership, tells what a component
+is.
 """
 
 from __future__ import annotations
@@ -48,13 +50,14 @@ SCALES = {
     "Gore and Bush": "1 extremely well ... 4 not well at all; G for Gore, B for Bush",
 }
 _HELD_OUT = 0.2
+_ALPHAS = (0.3, 1.0, 3.0)
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--components", type=numbers, default=(2, 3, 4, 5, 6))
-    parser.add_argument("--starts", type=int, default=3, help="parts left out")
+    parser.add_argument("--starts", type=int, default=2, help="parts left out")
     parser.add_argument("--max-minutes", type=float, default=30.0)
     return parser.parse_args(arguments)
 
@@ -69,19 +72,35 @@ def read_survey(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def make_units(options: argparse.Namespace) -> list[Unit]:
-    """Return the fits that choose the number of components."""
+    """Return the fits that choose the number of components and how much people mix."""
     return [
-        {"survey": name, "method": method, "k": k, "start": start}
+        {"survey": name, "method": "moments", "k": k, "alpha0": alpha0, "start": start}
         for name in SURVEYS
-        for method in ("moments", "refined")
         for k in options.components
+        for alpha0 in _ALPHAS
         for start in range(options.starts)
     ]
 
 
-def make_model(method: str, k: int, seed: int) -> MixedMembership:
-    """Return the model of a method."""
-    return MixedMembership(k, refine=method == "refined", random_state=seed)
+def refined_units(table: pd.DataFrame, options: argparse.Namespace) -> list[Unit]:
+    """Return the fits that tell what a refinement of the chosen ones is worth."""
+    chosen = {name: choice(table, name) for name in SURVEYS}
+    return [
+        {"survey": name, "method": "refined", "k": k, "alpha0": alpha0, "start": start}
+        for name, (k, alpha0) in chosen.items()
+        for start in range(options.starts)
+    ]
+
+
+def make_model(unit: Unit) -> MixedMembership:
+    """Return the model of a unit."""
+    return MixedMembership(
+        unit["k"],
+        alpha0=unit["alpha0"],
+        refine=unit["method"] == "refined",
+        max_iter=200,
+        random_state=unit["start"],
+    )
 
 
 def do_unit(unit: Unit) -> Unit:
@@ -91,36 +110,37 @@ def do_unit(unit: Unit) -> Unit:
     cut = int(_HELD_OUT * len(order))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = make_model(unit["method"], unit["k"], unit["start"])
-        model.fit(answers.iloc[order[cut:]])
+        model = make_model(unit).fit(answers.iloc[order[cut:]])
         return {"held_out": float(model.score(answers.iloc[order[:cut]]))}
 
 
-def choice(table: pd.DataFrame, name: str) -> tuple[str, int]:
-    """Return the method and number of components of the highest likelihood."""
-    own = table[table["survey"] == name].groupby(["method", "k"])["held_out"].mean()
-    method, k = own.idxmax()
-    return str(method), int(k)
+def choice(table: pd.DataFrame, name: str) -> tuple[int, float]:
+    """Return the number of components and alpha0 of the highest score of moments."""
+    own = table[(table["survey"] == name) & (table["method"] == "moments")]
+    k, alpha0 = own.groupby(["k", "alpha0"])["held_out"].mean().idxmax()
+    return int(k), float(alpha0)
 
 
 def describe(table: pd.DataFrame, name: str) -> str:
-    """Return the likelihoods, and the components of the chosen fit, as text."""
+    """Return the scores, and the components of the chosen fit, as text."""
     own = table[table["survey"] == name]
-    means = own.groupby(["method", "k"])["held_out"].mean().unstack("k")
-    shown = means.map("{:.3f}".format)
+    means = own.groupby(["method", "alpha0", "k"])["held_out"].mean().unstack("k")
+    shown = means.map(lambda value: "" if np.isnan(value) else f"{value:.4f}")
     shown.columns = [f"k = {k}" for k in shown.columns]
-    shown.index.name = f"{name}: log-likelihood per person left out"
-    method, k = choice(table, name)
+    shown.index = pd.Index([f"{method}, alpha0 = {alpha0:g}" for method, alpha0 in shown.index])
+    shown.index.name = f"{name}: log-likelihood per answer"
+    k, alpha0 = choice(table, name)
     answers, known = read_survey(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = make_model(method, k, 0).fit(answers)
+        unit = {"method": "refined", "k": k, "alpha0": alpha0, "start": 0}
+        model = make_model(unit).fit(answers)
         memberships = np.asarray(model.transform(answers))
     return "\n".join(
         [
             markdown(shown),
-            f"Chosen: {method}, k = {k}. Mean answers ({SCALES[name]}), in bold where they are the "
-            "furthest from those of everybody:\n",
+            f"Chosen: k = {k}, alpha0 = {alpha0:g}. Mean answers of the refined components "
+            f"({SCALES[name]}), in bold where they are the furthest from those of everybody:\n",
             markdown(_mean_answers(model, answers, memberships)),
             "Who belongs to them (means weighted by membership, of what no fit has seen):\n",
             markdown(_people(known, memberships)),
@@ -173,6 +193,8 @@ def main() -> None:
     options = read_options()
     store = Store(HERE / "survey.csv")
     own = make_units(options)
+    run_units(own, do_unit, store, max_minutes=options.max_minutes)
+    own += refined_units(store.table(own), options)
     run_units(own, do_unit, store, max_minutes=options.max_minutes)
     table = store.table(own)
     texts = [describe(table, name) for name in SURVEYS]
