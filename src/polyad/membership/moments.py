@@ -275,15 +275,15 @@ def block_moments(table: Table, sets: Sequence[Positions], alpha0: float) -> Arr
     """Return the moments of two or three sets of variables, over the samples that have them."""
     constants = Constants(alpha0)
     rows = [Indicators(table, own) for own in sets]
-    means = [_averages([own]) for own in rows]
+    means = [averages([own]) for own in rows]
     pairs = {
-        (x, y): _averages([rows[x], rows[y]], [means[x], means[y]])
+        (x, y): averages([rows[x], rows[y]], [means[x], means[y]])
         for x, y in combinations(range(len(sets)), 2)
     }
     if len(sets) == 2:
         first: Matrix = pairs[0, 1] - constants.pair * np.outer(*means)
         return first
-    triple = _averages(rows, means)
+    triple = averages(rows, means)
     triple -= constants.mixed * (
         means[0][:, None, None] * pairs[1, 2]
         + means[1][None, :, None] * pairs[0, 2][:, None, :]
@@ -293,7 +293,7 @@ def block_moments(table: Table, sets: Sequence[Positions], alpha0: float) -> Arr
     return triple
 
 
-def _averages(rows: Sequence[Indicators], means: Sequence[Matrix] = ()) -> Matrix:
+def averages(rows: Sequence[Indicators], means: Sequence[Matrix] = ()) -> Matrix:
     """Return the mean products of rows of one to three sets, over samples that have them all.
 
     Variables that no sample has together get the products of their means.

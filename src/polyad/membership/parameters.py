@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.membership.moments import Constants
+from polyad.membership.moments import Constants, averages
 from polyad.membership.partitions import combine
 from polyad.membership.posterior import Emissions
 from polyad.membership.refine import LEAST_COUNT, PSEUDO_COUNT
+from polyad.membership.variables import Indicators
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,10 +64,28 @@ def parameters_of_factors(
         )
     ]
     alpha = alpha[order]
+    if len(alpha) == 1:
+        # One component has no memberships to mix: its parameters are the means of the columns.
+        theta = _column_means(table)
     known = {"smallest_anchor_angle": found.angle, "n_empty_columns": found.n_empty}
     flags = [(own.is_valid, own.meets_theorem4, own.meets_theorem5) for own in found.matches]
     matches = np.array(flags, dtype=np.float64).reshape(-1, 3)
     return Parameters(theta, alpha, _variances(table, theta, alpha)), known, matches
+
+
+def _column_means(table: Table) -> list[Matrix]:
+    """Return the shares of categories, and the means of numbers, of all samples."""
+    variables = table.variables
+    everything = Indicators(table, np.arange(len(variables.kinds)))
+    means = averages([everything])[:, None]
+    return [
+        own if kind == "categorical" else low + span * own[:1]
+        for own, kind, low, span in zip(
+            np.split(means, everything.starts[1:-1]),
+            *(variables.kinds, variables.ranges[:, 0], variables.span()),
+            strict=True,
+        )
+    ]
 
 
 def spread_of(table: Table) -> Matrix:

@@ -76,8 +76,8 @@ def check_identifiable(variables: Variables, sets: Sequence[Positions], n_compon
         message = (
             f"n_components={n_components} is more than moments can tell apart: the three sets of "
             f"variables have parameters of rank at most {', '.join(map(str, bounds))}, which "
-            f"together must reach 2 n_components + 2 = {2 * n_components + 2} where none counts for "
-            "more than n_components. Use fewer components or more variables, or more in each anchor."
+            f"together must reach 2 n_components + 2 = {2 * n_components + 2}, none counting for "
+            "more than n_components. Use fewer components, more columns, or larger anchors."
         )
         raise InvalidInputError(message)
 
@@ -172,8 +172,9 @@ def _strength(
     """Return the smallest of the singular values that count, of moments with the other sets."""
     mine = np.concatenate([rows[j] for j in own])
     if not others:
-        # The first variable of all: that with the most even categories.
-        return -float(np.sum(pairs[np.ix_(mine, mine)] ** 2))
+        # The first of all: that which says most of all others.
+        alone = [[j] for j in range(len(rows)) if j not in own]
+        return float(np.mean([_strength(pairs, rows, own, [other], rank) for other in alone]))
     least = np.inf
     for other in others:
         block = pairs[np.ix_(mine, np.concatenate([rows[j] for j in other]))]

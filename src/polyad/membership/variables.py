@@ -223,7 +223,8 @@ def _wanted_kinds(kinds: Any, names: Sequence[Any]) -> list[str]:
         if column not in positions and not is_position:
             message = f"kinds names the column {column!r}, which X does not have."
             raise InvalidInputError(message)
-        wanted[int(positions.get(column, column))] = word
+        place: Any = positions.get(column, column)
+        wanted[place] = word
     for word in wanted:
         if word not in accepted:
             message = f"kinds has {word!r}, which is not one of {', '.join(map(repr, accepted))}."
