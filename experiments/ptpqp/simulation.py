@@ -43,6 +43,7 @@ _CONTAMINATIONS = (0.0, 0.05, 0.1)
 # takes half a minute for 5000 samples) or variants of another.
 _LIMITS = {
     "LDA": (1000, (0.0,)),
+    "MixedMembership, refined": (1000, (0.0,)),
     **dict.fromkeys(("eps", "wnmf", "nojd0", "meld0"), (5000, (0.0,))),
 }
 # Mean errors of the paper's updates over three other seeds (specification, e).
