@@ -11,6 +11,7 @@ from scipy.sparse import coo_array, issparse
 
 import polyad
 from polyad import LabelledTensor
+from polyad.estimators.kruskal import KruskalResult
 
 QUICK = {"n_components": 2, "max_iter": 3, "tol": 0.0, "random_state": 0}
 
@@ -30,6 +31,14 @@ def matrix(rng, shape):
     return np.exp(0.5 * rng.normal(size=(shape[0], 3)) @ rng.normal(size=(3, shape[1])))
 
 
+def categories(rng, shape):
+    """Return codes of three categories, for samples that mix two kinds of answers."""
+    shares = rng.dirichlet([0.3, 0.3], shape[0])
+    kinds = rng.dirichlet([0.5] * 3, size=(shape[1], 2)).transpose(0, 2, 1)
+    edges = np.einsum("jdk,nk->njd", kinds, shares).cumsum(axis=2)
+    return (rng.random((*shape[:2], 1)) > edges[:, :, :2]).sum(axis=2).astype(float)
+
+
 #: How data of a kind is made.
 KINDS = {
     "real": real,
@@ -37,6 +46,7 @@ KINDS = {
     "few counts": lambda rng, shape: coo_array(tensor(rng, shape, mean=0.3)),
     "zeros and ones": lambda rng, shape: (tensor(rng, shape) > 1).astype(float),
     "matrix": matrix,
+    "categories": categories,
 }
 
 
@@ -114,6 +124,11 @@ class Case:
         return self.make().__sklearn_tags__()
 
     @property
+    def has_components(self):
+        """Whether the model is a sum of components with weights and factors."""
+        return issubclass(self.estimator, KruskalResult)
+
+    @property
     def takes_dense(self):
         return self.parameters.get("solver") != "adam"
 
@@ -164,6 +179,11 @@ CASES = {
         large=MATRIX,
     ),
 }
+for _name, _options in {
+    "MixedMembership": {},
+    "MixedMembership refined": {"refine": True},
+}.items():
+    CASES[_name] = Case(polyad.MixedMembership, "categories", _options, large=MATRIX)
 #: The name of the first case of each estimator.
 FIRST: dict[Any, str] = {}
 for _name, _case in CASES.items():

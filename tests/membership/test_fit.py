@@ -288,6 +288,21 @@ def test_a_warm_start_goes_on():
         model.set_params(n_components=2).fit(y)
 
 
+def test_partitions_go_on_from_a_checkpoint(tmp_path):
+    y, _, _ = planted(200)
+    options = {"method": "partitioned", "n_init": 2, "max_iter": 4, "tol": 0.0}
+    whole = fitted(y, **options)
+
+    def stop(iteration):
+        return iteration.number == 2
+
+    stopped = fitted(y, checkpoint=tmp_path / "state", callbacks=[stop], **options)
+    assert stopped.n_iter_ == 2
+    resumed = fitted(y, checkpoint=tmp_path / "state", **options)
+    assert resumed.n_iter_ == 4
+    assert all(map(np.array_equal, resumed.theta_, whole.theta_))
+
+
 def test_anchors_that_are_chosen_beat_those_that_say_nothing():
     y, _, _ = planted(2000, p=12, d=3)
     y[:, :6] = np.random.default_rng(0).integers(3, size=(2000, 6))
@@ -323,7 +338,11 @@ def test_what_is_refused(options, message):
 def test_too_few_columns():
     y, _, _ = planted(50, p=2)
     with pytest.raises(InvalidInputError, match="n_features=2, but moments need three columns"):
-        MixedMembership(1).fit(y)
+        MixedMembership(2).fit(y)
+    for columns in (y, y[:, :1]):
+        np.testing.assert_allclose(
+            MixedMembership(1).fit(columns).theta_[0][:, 0], np.bincount(y[:, 0]) / 50
+        )
     with pytest.raises(InvalidInputError, match="has no observation"):
         MixedMembership(1).fit(pd.DataFrame({"a": [None, None], "b": [1, 2], "c": [3, 4]}))
 

@@ -409,17 +409,17 @@ class MixedMembership(Factorization):
         return self._in_the_shape_of_the_model(given)
 
     def _read(self, given: TensorInput, y: Any) -> Plan:
-        if given.shape[1] < 3:
+        if given.shape[1] < 3 and self.n_components > 1:
             message = (
-                f"X has n_features={given.shape[1]}, but moments need three columns or more: each "
-                "tells what the others have in common."
+                f"X has n_features={given.shape[1]}, but moments need three columns or more to "
+                "tell components apart."
             )
             raise InvalidInputError(message)
         names = column_names(given)
         table = read_columns(given.data, self.kinds, names)
         seed = int(self.random_state) if isinstance(self.random_state, Integral) else 0
         alpha0 = float(self.alpha0)
-        if self.method == "tensor-free":
+        if self.method == "tensor-free" or given.shape[1] < 3:
             if self.anchors is not None or self.n_partitions is not None:
                 message = (
                     "anchors and n_partitions belong to method='partitioned'; the method is "

@@ -87,6 +87,9 @@ def thirds(variables: Variables, n_components: int, seed: int) -> Layout:
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(variables.kinds))
     order = order[np.argsort(-variables.sizes[order], kind="stable")]
+    if n_components == 1:
+        # Nothing is to be told apart: columns may serve twice, where there are fewer than three.
+        order = np.resize(order, max(len(order), 3))
     sets: list[list[int]] = [[], [], []]
     filled = np.zeros(3)
     for j in order:
@@ -153,7 +156,7 @@ def choose_anchors(table: Table, n_components: int, alpha0: float, seed: int) ->
     sets: list[list[int]] = [[], [], []]
     free = list(range(len(order)))
     while any(rank_bound(variables, order[own]) < n_components or not own for own in sets):
-        k = int(np.argmin([rank_bound(variables, order[own]) for own in sets]))
+        k = int(np.argmin([rank_bound(variables, order[own]) if own else 0 for own in sets]))
         if not free:
             message = (
                 f"The columns have too few categories for anchors of rank n_components="

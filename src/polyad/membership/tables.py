@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 
+from polyad.core.arrays import to_numpy
 from polyad.data.readers import TensorInput, pandas_labels
 from polyad.data.validation import as_tensor_input
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -18,11 +18,6 @@ def opened_table(X: Any, mask: Any, *, is_new: bool) -> TensorInput:
     """Return samples as a matrix of numbers or as columns of any kind, with their labels."""
     package = type(X).__module__.partition(".")[0]
     labels: tuple[Any, Any] = (None, None)
-    if issparse(X) or package == "sparse":
-        message = (
-            "Sparse data is not taken: zeros of a table are values as any other. Give X.toarray()."
-        )
-        raise InvalidTypeError(message)
     if package in ("pandas", "polars") and type(X).__name__ == "DataFrame" and X.shape[1]:
         is_pandas = package == "pandas"
         if is_pandas and not X.columns.is_unique:
@@ -38,7 +33,15 @@ def opened_table(X: Any, mask: Any, *, is_new: bool) -> TensorInput:
         if X.dtype.kind != "O" or _has_text(X):
             each = [X[:, j] for j in range(X.shape[1])]
             return _checked(TensorInput(Columns(each, mask), None, labels), mask)
-    return as_tensor_input(X, allow_nan=True, mask=mask, is_new=is_new)
+    given = as_tensor_input(X, allow_nan=True, mask=mask, is_new=is_new)
+    if given.is_sparse:
+        message = (
+            "Sparse data is not taken: zeros of a table are values as any other. Give X.toarray()."
+        )
+        raise InvalidTypeError(message)
+    return (
+        given if isinstance(given.data, np.ndarray) else replace(given, data=to_numpy(given.data))
+    )
 
 
 def _has_text(X: Any) -> bool:
@@ -59,7 +62,7 @@ def _checked(given: TensorInput, mask: Any) -> TensorInput:
             f"False in the shape of X, {given.shape}."
         )
         raise InvalidInputError(message)
-    return dataclasses.replace(given, data=Columns(given.data.each, observed))
+    return replace(given, data=Columns(given.data.each, observed))
 
 
 def column_names(given: TensorInput) -> list[Any]:
