@@ -17,7 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 GROUND = {"core", "exceptions", "_version"}
 FLOORS = {"tensor", "transport", "losses", "fitting", "data"}
 SKELETON = {"estimators"}
-ROOMS = {"cp", "quantile", "soft", "wasserstein"}
+ROOMS = {"cp", "membership", "quantile", "soft", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
 
@@ -31,6 +31,7 @@ MAY_USE = {
     "estimators": FLOORS,
     **{room: FLOORS | SKELETON for room in ROOMS},
     "wasserstein": FLOORS | SKELETON | {"cp"},
+    "membership": FLOORS | SKELETON | {"cp"},
     "quantile": FLOORS | SKELETON | {"soft"},
     # What is around the models knows none of them: each says itself what it has to show.
     **{part: FLOORS | SKELETON for part in TOP},
@@ -227,7 +228,7 @@ def test_files_stay_readable(path):
 PUBLIC = {
     "polyad": [
         *("CP", "Checkpoint", "GeneralizedCP", "History", "KruskalTensor", "LabelledTensor"),
-        *("NonnegativeCP", "PoissonCP", "PolyadError", "QMF", "QMFQ", "SimilarityCP"),
+        *("MixedMembership", "NonnegativeCP", "PoissonCP", "PolyadError", "QMF", "QMFQ", "SimilarityCP"),
         *(
             "Status",
             "StochasticCP",
@@ -238,7 +239,7 @@ PUBLIC = {
             "data",
             "datasets",
         ),
-        *("exceptions", "factor_match_score", "fitting", "io", "load", "losses", "metrics"),
+        *("exceptions", "factor_match_score", "fitting", "io", "load", "losses", "membership", "metrics"),
         *("quantile", "report", "selection", "soft", "tensor", "transport", "wasserstein"),
         "wasserstein_distance",
     ],
@@ -279,6 +280,7 @@ PUBLIC = {
         *("GammaLoss", "GaussianLoss", "HuberLoss", "Loss", "NegativeBinomialLoss"),
         *("PoissonLogLoss", "PoissonLoss", "RayleighLoss"),
     ],
+    "polyad.membership": ["MixedMembership", "moments"],
     "polyad.membership.alternatives": [
         *("category_probabilities", "hals", "joint_diagonalization", "meld", "tensor_power"),
     ],

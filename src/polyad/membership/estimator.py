@@ -105,7 +105,7 @@ class MixedMembership(Factorization):
     ----------
     {n_components}
     alpha0 : float, default=1.0
-        The sum of :math:`\alpha`. Near zero each sample belongs to one component; the larger, the
+        The sum of :math:`\alpha`, from 1e-6 to 1e6. Near zero each sample belongs to one component; the larger, the
         more they mix. Compare values by ``score``.
     method : {{'tensor-free', 'partitioned'}}, default='tensor-free'
         Whether all columns are one block of three sets, at random, or many blocks that share the
@@ -216,7 +216,8 @@ class MixedMembership(Factorization):
     }
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **FIT_CONSTRAINTS,
-        "alpha0": [Interval(Real, 0, None, closed="neither")],
+        # Beyond these, all is one component for each sample, or one mixture for all.
+        "alpha0": [Interval(Real, 1e-6, 1e6, closed="both")],
         "method": [StrOptions({"tensor-free", "partitioned"})],
         "update": [StrOptions(set(UPDATES))],
         "matching": [StrOptions(set(MATCHINGS))],
