@@ -107,10 +107,14 @@ def _from_matrix(values: NDArray[Any], names: Any, modes: Any) -> Answers:
         )
         raise InvalidInputError(message)
     if not values.size:
+        what = "0 sample(s)" if not len(values) else "0 feature(s)"
         message = (
-            f"X has the shape {values.shape}: 0 sample(s) or 0 feature(s), while a minimum of 1 "
-            "item and 1 worker is required."
+            f"X has {what} (shape={values.shape}) while a minimum of 1 is required: give the "
+            "labels of one item by one worker at least."
         )
+        raise InvalidInputError(message)
+    if values.dtype.kind == "c":
+        message = "Complex data not supported: labels are classes. Give integers or text."
         raise InvalidInputError(message)
     rows, workers = np.nonzero(~pd.isna(values))
     return _from_entries((rows, workers), values[rows, workers], values.shape, names, modes)
@@ -136,7 +140,9 @@ def _encoded(column: Column) -> tuple[Codes, NDArray[Any]]:
         raise InvalidInputError(message)
     codes, classes = encode(column)
     if classes.dtype.kind == "f":
-        broken = ~np.isfinite(classes) | (np.abs(classes) >= _LARGEST) | (classes % 1 != 0)
+        broken = (
+            ~np.isfinite(classes) | (np.abs(classes) >= _LARGEST) | (classes != np.floor(classes))
+        )
         if broken.any():
             message = (
                 f"X has labels that are not whole numbers: {shown(classes[broken])}. Labels are "

@@ -441,6 +441,6 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
         if self.prior_.shape != wanted:
             message = f"prior_ has the shape {self.prior_.shape}, and not that of the variant"
             raise ModelFileError(message)
-        if self.prior not in (None, 0) and not (self.prior_ > 0).all():
+        if self.prior not in (None, 0) and n_classes > 1 and not (self.prior_ > 0).all():
             message = "prior_ has numbers that are not above zero"
             raise ModelFileError(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.sklearn_compat import check_feature_names
@@ -41,8 +42,9 @@ class CrowdEstimator(PolyadEstimator):
         """Read labels, after a look at what their columns are called."""
         columns = self.columns
         if columns is not None:
-            names = () if isinstance(columns, str) else tuple(columns)
-            if len(names) != 3 or len(set(names)) != 3:
+            names = () if isinstance(columns, (str, dict)) else tuple(columns)
+            is_text = all(isinstance(name, str) for name in names)
+            if not is_text or len(names) != 3 or len(set(names)) != 3:
                 message = (
                     f"columns={columns!r} does not name three columns. Give the names of the "
                     "columns of items, workers and labels, in this order, or None."
@@ -196,6 +198,7 @@ class CrowdEstimator(PolyadEstimator):
         tags.input_tags.three_d_array = False
         tags.input_tags.categorical = True
         tags.input_tags.string = True
+        tags.classifier_tags = ClassifierTags()  # of what has predict_proba
         return tags
 
 

@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 
 Variant = Literal["full", "one-coin"]
 
-# Steps of the fixed point for the prior in an iteration.
-_PRIOR_STEPS = 3
+# Steps of the fixed point for the prior in an iteration, and the strength that it begins with: more
+# than most crowds have, as what a few labels say of a worker is hard to forget.
+_PRIOR_STEPS, _FIRST_STRENGTH = 10, 20.0
 # The Gamma prior of the Dirichlet parameters: one more than its shape, and its rate.
 _DIAGONAL, _ROW, _RATE = 1.0, 1.0, 0.2
 # What was never seen is this likely without a prior: zero would rule out classes for good.
@@ -85,7 +86,9 @@ class CrowdSolver(Solver[CrowdState]):
     def __init__(
         self, problem: CrowdProblem, variant: Variant = "full", strength: float | None = None
     ) -> None:
-        self.problem, self.variant, self.strength = problem, variant, strength
+        self.problem, self.variant = problem, variant
+        # Of one class there is nothing to learn.
+        self.strength = 0.0 if problem.n_classes == 1 else strength
         numbers = problem.n_labels + problem.n_items + problem.n_workers * problem.n_classes**2
         self.floor = 32 * float(np.finfo(float).eps) * numbers
 
@@ -94,7 +97,7 @@ class CrowdSolver(Solver[CrowdState]):
         rows = self.problem.n_classes if self.variant == "full" else 1
         hopes = _hopes(self.problem.n_classes if self.variant == "full" else 2, rows)
         pooled = self._fold(self.problem.counts(posteriors)).sum(axis=0) + hopes
-        strength = 2.0 if self.strength is None else self.strength
+        strength = _FIRST_STRENGTH if self.strength is None else self.strength
         return self._after(posteriors, strength * pooled / pooled.sum(axis=0))
 
     def step(self, state: CrowdState) -> CrowdState:
@@ -150,7 +153,9 @@ class CrowdSolver(Solver[CrowdState]):
         if self.variant == "full":
             return logs
         n_classes = self.problem.n_classes
-        wrong = logs[:, 1] - math.log(max(n_classes - 1, 1))
+        if n_classes == 1:  # nothing can be wrong
+            return np.zeros((len(logs), 1, 1))
+        wrong = logs[:, 1] - math.log(n_classes - 1)
         same = np.eye(n_classes, dtype=bool)
         return np.where(same, logs[:, 0, :, None], wrong[:, :, None])
 
