@@ -105,17 +105,17 @@ class MixedMembership(Factorization):
     ----------
     {n_components}
     alpha0 : float, default=1.0
-        The sum of :math:`\alpha`, from 1e-6 to 1e6. Near zero each sample belongs to one component; the larger, the
-        more they mix. Compare values by ``score``.
-    method : {{'tensor-free', 'partitioned'}}, default='tensor-free'
+        The sum of :math:`\alpha`, from 1e-6 to 1e6. Near zero each sample belongs to one
+        component; the larger, the more they mix. Compare values by ``score``.
+    method : {'tensor-free', 'partitioned'}, default='tensor-free'
         Whether all columns are one block of three sets, at random, or many blocks that share the
         columns of three anchor sets, as in the paper: each is factorized by itself, in parallel,
         and their components are matched by the anchors.
-    update : {{'nnls', 'pqp', 'eps', 'wnmf'}}, default='nnls'
+    update : {'nnls', 'pqp', 'eps', 'wnmf'}, default='nnls'
         How factors are updated: by coordinate descent; by the multiplicative step of the paper,
         with its :math:`\Phi` or with one at the level of rounding; or by multiplicative updates
         that look at positive moments only.
-    matching : {{'assignment', 'procrustes', 'angle'}}, default='assignment'
+    matching : {'assignment', 'procrustes', 'angle'}, default='assignment'
         How components of partitions are matched: by the permutation of the largest cosines, or by
         one of the paper's ways, which need not give a permutation; the assignment then takes its
         place, and ``diagnostics_`` says so.

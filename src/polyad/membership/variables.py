@@ -34,6 +34,8 @@ KINDS = ("categorical", "count", "real")
 MOST_CATEGORIES = 20
 # Numbers further than this many standard deviations from the mean do not widen the range.
 _WIDEST = 5.0
+# Products of three numbers beyond this leave the range of double precision.
+_LARGEST = 1e100
 # Whole numbers below this are exact in double precision.
 _LARGEST_WHOLE = 2.0**53
 # Samples that are looked at together.
@@ -341,6 +343,9 @@ def _checked_numbers(values: Matrix, kind: str, name: Any) -> Matrix:
         message = f"Column {name!r} has infinity. Give NaN for what is missing."
         raise InvalidInputError(message)
     seen = values[~np.isnan(values)]
+    if (np.abs(seen) > _LARGEST).any():
+        message = f"Column {name!r} has numbers beyond {_LARGEST:g}: give them in another unit."
+        raise InvalidInputError(message)
     if kind == "count" and ((seen < 0) | (seen != np.round(seen))).any():
         message = (
             f"Column {name!r} is taken as 'count' but has numbers that are negative or not whole. "
