@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from polyad.fitting import FitOptions, Solver, fit_best
 from polyad.membership.alternatives.views import read_views, symmetric_view, three_factors
@@ -14,7 +13,7 @@ from polyad.membership.alternatives.views import read_views, symmetric_view, thr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.random import RandomState
+    from numpy.random import Generator
 
 _MOST_SWEEPS = 100
 
@@ -35,7 +34,7 @@ def joint_diagonalization(
     plug_in: bool = True,
     n_projections: int | None = None,
     tol: float = 1e-4,
-    random_state: int | RandomState | None = None,
+    random_state: int | Generator | None = None,
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Decompose moments of three views by joint diagonalization of projections, without whitening.
 
@@ -60,7 +59,7 @@ def joint_diagonalization(
     tol : float, default=1e-4
         Stop when a sweep lowers the share of what is off the diagonals by less than this part,
         or after 100 sweeps.
-    random_state : int, RandomState instance or None, default=None
+    random_state : int, Generator or None, default=None
         Draws the projections.
 
     Returns
@@ -80,7 +79,7 @@ def joint_diagonalization(
     maps = (view.from_first.T, view.from_second.T, view.basis)
     cube = np.einsum("ijk,ia,jb,kc->abc", views.third, *maps, optimize=True)
     count = 2 * views.third.shape[2] if n_projections is None else n_projections
-    random = check_random_state(random_state)
+    random = np.random.default_rng(random_state)
     directions = random.standard_normal((count, n_components))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     options = FitOptions(max_iter=_MOST_SWEEPS, tol=tol)

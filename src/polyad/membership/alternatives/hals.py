@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from polyad.cp.nonnegative.solver import Descent
 from polyad.fitting import FitOptions, fit_best
@@ -14,7 +13,7 @@ from polyad.membership.solver import MomentProblem, MomentSolver
 from polyad.tensor.dense import DenseTensor
 
 if TYPE_CHECKING:
-    from numpy.random import RandomState
+    from numpy.random import Generator
 
 
 class HalsSolver(MomentSolver):
@@ -36,7 +35,7 @@ def hals(
     n_init: int = 1,
     max_iter: int = 1000,
     tol: float = 1e-8,
-    random_state: int | RandomState | None = None,
+    random_state: int | Generator | None = None,
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Decompose the third moment into nonnegative factors, column after column.
 
@@ -52,7 +51,7 @@ def hals(
         The largest number of sweeps.
     tol : float, default=1e-8
         Stop when a sweep lowers the objective by less than this part of it.
-    random_state : int, RandomState instance or None, default=None
+    random_state : int, Generator or None, default=None
         Draws the starts.
 
     Returns
@@ -69,7 +68,7 @@ def hals(
     """
     read = read_third(third, n_components)
     solver = HalsSolver(MomentProblem(DenseTensor(np.ascontiguousarray(read))))
-    seeds = check_random_state(random_state).randint(2**31 - 1, size=n_init)
+    seeds = np.random.default_rng(random_state).integers(2**31 - 1, size=n_init)
     found = fit_best(
         solver,
         lambda number, seed: solver.random(n_components, seed),

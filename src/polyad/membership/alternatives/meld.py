@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from polyad.cp.nonnegative.solver import Descent
 from polyad.cp.solver import balance
@@ -26,12 +25,14 @@ from polyad.tensor.products import khatri_rao, kruskal_to_dense
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.random import RandomState
+    from numpy.random import Generator
 
 # The variance of a moment is at least that of a probability of this size: what the first stage
 # takes for impossible must not decide the second alone.
 _LEAST_PROBABILITY = 1e-2
 _MOST_SWEEPS = 1000
+# Random starts, and their sweeps before the best of them goes on: some lose a component at once.
+_STARTS, _FIRST_SWEEPS = 3, 50
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def meld(
     alpha0: float,
     optimal: bool = True,
     tol: float = 1e-6,
-    random_state: int | RandomState | None = None,
+    random_state: int | Generator | None = None,
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Match pair and third moments of three views together: two-stage method of moments.
 
@@ -72,8 +73,8 @@ def meld(
     tol : float, default=1e-6
         A stage ends when a sweep lowers its objective by less than this part of it, or after 1000
         sweeps.
-    random_state : int, RandomState instance or None, default=None
-        Draws the start.
+    random_state : int, Generator or None, default=None
+        Draws the starts.
 
     Returns
     -------
@@ -100,9 +101,10 @@ def meld(
     target, precision = augmented(views, alpha0)
     options = FitOptions(max_iter=_MOST_SWEEPS, tol=tol)
     solver = MatchingSolver(target, precision)
-    seed = int(check_random_state(random_state).randint(2**31 - 1))
+    seeds = np.random.default_rng(random_state).integers(2**31 - 1, size=_STARTS).tolist()
     begin = partial(_random_start, target.shape, n_components)
-    state = fit_best(solver, begin, [seed], options).state
+    start = fit_best(solver, begin, seeds, FitOptions(max_iter=_FIRST_SWEEPS, tol=tol)).state
+    state = fit_best(solver, lambda number, seed: start, [0], options).state
     if optimal:
         optimum = precision / _variances(state.factors, alpha0)
         solver = MatchingSolver(target, optimum / optimum.mean())

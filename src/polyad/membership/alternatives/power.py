@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.utils import check_random_state
 
 from polyad.membership.alternatives.views import read_views, symmetric_view, three_factors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.random import RandomState
+    from numpy.random import Generator
 
 
 def tensor_power(
@@ -22,7 +21,7 @@ def tensor_power(
     *,
     n_starts: int = 50,
     n_iter: int = 50,
-    random_state: int | RandomState | None = None,
+    random_state: int | Generator | None = None,
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """Decompose moments of three views by the tensor power method.
 
@@ -44,7 +43,7 @@ def tensor_power(
         Random starts for each component; the one with the largest eigenvalue counts.
     n_iter : int, default=50
         Power iterations of each start, and once more of the best.
-    random_state : int, RandomState instance or None, default=None
+    random_state : int, Generator or None, default=None
         Draws the starts.
 
     Returns
@@ -75,14 +74,14 @@ def tensor_power(
         view.basis @ whiten,
         optimize=True,
     )
-    directions = _orthogonal_components(cube, n_starts, n_iter, check_random_state(random_state))
+    directions = _orthogonal_components(cube, n_starts, n_iter, np.random.default_rng(random_state))
     factors, weights = three_factors(views, view.basis @ (vectors * scale) @ directions)
     order = np.argsort(-weights, kind="stable")
     return [factor[:, order] for factor in factors], weights[order]
 
 
 def _orthogonal_components(
-    cube: np.ndarray, n_starts: int, n_iter: int, random: RandomState
+    cube: np.ndarray, n_starts: int, n_iter: int, random: Generator
 ) -> np.ndarray:
     """Return the components (R, R) of a symmetric tensor that are orthogonal up to noise."""
     left = _symmetric(cube)
