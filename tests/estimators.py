@@ -184,6 +184,8 @@ for _name, _options in {
     "MixedMembership refined": {"refine": True},
 }.items():
     CASES[_name] = Case(polyad.MixedMembership, "categories", _options, large=MATRIX)
+#: Models without components, whose tests hold them to the same: ``tests/crowd/test_contract.py``.
+CROWDS = {polyad.DawidSkene, polyad.MajorityVote}
 #: The name of the first case of each estimator.
 FIRST: dict[Any, str] = {}
 for _name, _case in CASES.items():

@@ -17,7 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 GROUND = {"core", "exceptions", "_version"}
 FLOORS = {"tensor", "transport", "losses", "fitting", "data"}
 SKELETON = {"estimators"}
-ROOMS = {"cp", "membership", "quantile", "soft", "wasserstein"}
+ROOMS = {"cp", "crowd", "membership", "quantile", "soft", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
 
@@ -32,6 +32,7 @@ MAY_USE = {
     **{room: FLOORS | SKELETON for room in ROOMS},
     "wasserstein": FLOORS | SKELETON | {"cp"},
     "membership": FLOORS | SKELETON | {"cp"},
+    "crowd": FLOORS | SKELETON | {"membership"},
     "quantile": FLOORS | SKELETON | {"soft"},
     # What is around the models knows none of them: each says itself what it has to show.
     **{part: FLOORS | SKELETON for part in TOP},
@@ -227,7 +228,8 @@ def test_files_stay_readable(path):
 
 PUBLIC = {
     "polyad": [
-        *("CP", "Checkpoint", "GeneralizedCP", "History", "KruskalTensor", "LabelledTensor"),
+        *("CP", "Checkpoint", "DawidSkene", "GeneralizedCP", "History", "KruskalTensor"),
+        *("LabelledTensor", "MajorityVote", "crowd"),
         *("MixedMembership", "NonnegativeCP", "PoissonCP", "PolyadError", "QMF", "QMFQ", "SimilarityCP"),
         *(
             "Status",
@@ -254,6 +256,7 @@ PUBLIC = {
     "polyad.cp.stochastic": ["StochasticCP"],
     "polyad.cp.supervised": ["SupervisedCP"],
     "polyad.core": [],
+    "polyad.crowd": ["DawidSkene", "MajorityVote"],
     "polyad.data": ["LabelledTensor"],
     "polyad.estimators": [],
     "polyad.datasets": ["add_noise", "load_digits", "make_low_rank", "make_sparse"],

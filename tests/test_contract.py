@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 import polyad
 from polyad import Checkpoint, LabelledTensor
 from polyad.exceptions import PolyadError
-from tests.estimators import CASES, FIRST
+from tests.estimators import CASES, CROWDS, FIRST
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -69,7 +69,7 @@ def assert_close(found, expected, part=1e-6):
 def test_every_estimator_is_here():
     public = [getattr(polyad, name) for name in polyad.__all__]
     known = {item for item in public if isinstance(item, type) and issubclass(item, BaseEstimator)}
-    assert known == set(FIRST)
+    assert known == {*FIRST, *CROWDS}
 
 
 # Labels.
