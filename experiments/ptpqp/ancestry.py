@@ -58,7 +58,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--components", type=numbers, default=(3, 4, 5, 6, 7))
-    parser.add_argument("--starts", type=int, default=2, help="seeds of each fit")
+    parser.add_argument("--starts", type=int, default=1, help="seeds of each fit")
     parser.add_argument("--max-minutes", type=float, default=30.0)
     return parser.parse_args(arguments)
 
@@ -86,12 +86,9 @@ def make_units(options: argparse.Namespace) -> list[Unit]:
 
 
 def slow_units(table: pd.DataFrame) -> list[Unit]:
-    """Return the fits that take minutes: five components, what was chosen for moments, once."""
-    return [
-        {"panel": panel, "method": method, "k": 5, "alpha0": choice(table, panel, 5), "start": 0}
-        for panel in PANELS
-        for method in ("refined", "LDA")
-    ]
+    """Return the fits that take minutes: five components of the smaller panel."""
+    same = {"panel": "kidd", "k": 5, "alpha0": choice(table, "kidd", 5), "start": 0}
+    return [{**same, "method": method} for method in ("refined", "LDA")]
 
 
 def choice(table: pd.DataFrame, panel: str, k: int) -> float:
@@ -214,8 +211,8 @@ def main() -> None:
     alpha0 = choice(table, "seldin", 5)
     plot(HERE / "ancestry.png", alpha0)
     body = (
-        f"`{command()}`\n\n{environment()}. Means over {options.starts} seeds; no setting was "
-        f"chosen by the labels.\n\n{describe(table)}\n"
+        f"`{command()}`\n\n{environment()}. No setting was chosen by the "
+        f"labels.\n\n{describe(table)}\n"
         f"Seldin panel, k = 5, moments, alpha0 = {alpha0:g}; people by super-population and "
         "population:\n\n"
         "![memberships of 2504 people as stacked bars](ancestry.png)"

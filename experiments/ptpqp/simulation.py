@@ -185,9 +185,11 @@ def main() -> None:
     run_units(own, do_unit, store, jobs=options.jobs, max_minutes=options.max_minutes)
     table = store.table(make_units(read_options([])))
     plot(table, HERE / "simulation.png")
+    models = table.groupby(["method", "k", "n", "contamination"]).size()
     body = (
         f"`{command()}`\n\n{environment()}. {_VARIABLES} variables of {_CATEGORIES} categories; "
-        "means over drawn models and, in brackets, their range.\n\n"
+        f"means over {models.min()} to {models.max()} drawn models and, in brackets, their range."
+        "\n\n"
         f"{summarize(table)}\n{compare(table)}\n{describe(table)}\n"
         "![errors against the number of samples, without contamination](simulation.png)"
     )
