@@ -229,8 +229,8 @@ def test_files_stay_readable(path):
 PUBLIC = {
     "polyad": [
         *("CP", "Checkpoint", "DawidSkene", "GeneralizedCP", "History", "KruskalTensor"),
-        *("LabelledTensor", "MajorityVote", "crowd"),
-        *("MixedMembership", "NonnegativeCP", "PoissonCP", "PolyadError", "QMF", "QMFQ", "SimilarityCP"),
+        *("LabelledTensor", "MajorityVote", "MixedMembership", "NonnegativeCP", "PoissonCP"),
+        *("PolyadError", "QMF", "QMFQ", "SimilarityCP", "crowd", "membership"),
         *(
             "Status",
             "StochasticCP",
@@ -241,7 +241,7 @@ PUBLIC = {
             "data",
             "datasets",
         ),
-        *("exceptions", "factor_match_score", "fitting", "io", "load", "losses", "membership", "metrics"),
+        *("exceptions", "factor_match_score", "fitting", "io", "load", "losses", "metrics"),
         *("quantile", "report", "selection", "soft", "tensor", "transport", "wasserstein"),
         "wasserstein_distance",
     ],
