@@ -73,8 +73,11 @@ class TensorInput:
 
     def take_samples(self, kept: np.ndarray) -> TensorInput:
         """Return some of the samples, with their labels."""
+        data: Any
         if self.is_sparse:
-            data: Any = pick_entries(self.data, {0: kept})
+            data = pick_entries(self.data, {0: kept})
+        elif hasattr(self.data, "take_samples"):  # columns of any kind
+            data = self.data.take_samples(kept)
         else:
             xp = array_namespace(self.data)
             data = xp.take(self.data, xp.asarray(kept, device=device(self.data)), axis=0)

@@ -28,6 +28,7 @@ from polyad.membership.parameters import (
     factors_of,
     parameters_of_emissions,
     parameters_of_factors,
+    rows_of,
     spread_of,
 )
 from polyad.membership.partitions import (
@@ -45,6 +46,7 @@ from polyad.membership.refine import RefineSolver
 from polyad.membership.solver import UPDATES
 from polyad.membership.tables import column_names, opened_table
 from polyad.membership.variables import KINDS, Table, Variables, read_columns, read_samples
+from polyad.tensor.kruskal import KruskalTensor
 
 if TYPE_CHECKING:
     from polyad.core.arrays import Array
@@ -205,6 +207,7 @@ class MixedMembership(Factorization):
 
     _accepts_nan: ClassVar[bool] = True
     _score_name: ClassVar[str] = "held-out log-likelihood per entry"
+    _scores_samples: ClassVar[bool] = True
     _learns = MembershipLearned
     _codecs: ClassVar[dict[str, saving.Codec]] = {
         "kinds": saving.Codec(
@@ -384,6 +387,11 @@ class MixedMembership(Factorization):
         return (
             list(range(self.n_features_in_)) if self.labels_[1] is None else list(self.labels_[1])
         )
+
+    def _compared(self) -> KruskalTensor:
+        parameters, variables, _ = _found(self._model())
+        rows = np.concatenate(rows_of(parameters, variables))
+        return KruskalTensor(parameters.alpha, [np.ones((1, rows.shape[1])), rows])
 
     def _report_sections(self) -> list[ReportSection]:
         text = "The probability of each category, or the mean, in each component."

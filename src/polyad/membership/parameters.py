@@ -150,17 +150,22 @@ def factors_of(parameters: Parameters, layout: Layout, variables: Variables) -> 
     """Return the factors of the moments of each block that parameters stand for."""
     alpha0 = float(parameters.alpha.sum())
     weights = np.cbrt(Constants(alpha0).total * parameters.alpha / alpha0)
-    rows = [
+    rows = rows_of(parameters, variables)
+    return [
+        weights * np.concatenate([rows[int(j)] for j in own])
+        for sets in layout.blocks
+        for own in sets
+    ]
+
+
+def rows_of(parameters: Parameters, variables: Variables) -> list[Matrix]:
+    """Return the parameters of each variable as moments have them, numbers as two rows."""
+    return [
         own if kind == "categorical" else _as_two_rows(own, low, span)
         for own, kind, low, span in zip(
             *(parameters.theta, variables.kinds, variables.ranges[:, 0], variables.span()),
             strict=True,
         )
-    ]
-    return [
-        weights * np.concatenate([rows[int(j)] for j in own])
-        for sets in layout.blocks
-        for own in sets
     ]
 
 

@@ -278,4 +278,7 @@ def residual_norm(problem: MomentProblem, factors: Sequence[Matrix], tensor: Any
     if isinstance(tensor, DenseTensor):
         missed = np.asarray(tensor.array) - kruskal_to_dense(None, factors)
         return float(np.linalg.norm(missed))
-    return math.sqrt(max(tensor.norm_squared() + problem.residual(factors), 0.0))
+    square = tensor.norm_squared()
+    if math.isnan(square):
+        return math.nan
+    return math.sqrt(max(square + problem.residual(factors), 0.0))

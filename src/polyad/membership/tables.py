@@ -16,6 +16,9 @@ from polyad.membership.variables import Columns
 
 def opened_table(X: Any, mask: Any, *, is_new: bool) -> TensorInput:
     """Return samples as a matrix of numbers or as columns of any kind, with their labels."""
+    if isinstance(X, Columns) or isinstance(getattr(X, "data", None), Columns):
+        given = X if isinstance(X, TensorInput) else TensorInput(X, None, (None, None))
+        return _checked(given, mask)
     package = type(X).__module__.partition(".")[0]
     labels: tuple[Any, Any] = (None, None)
     if package in ("pandas", "polars") and type(X).__name__ == "DataFrame" and X.shape[1]:

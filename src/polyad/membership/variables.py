@@ -56,6 +56,12 @@ class Columns:
         """The numbers of rows and columns."""
         return (len(self.each[0]) if len(self.each) else 0, len(self.each))
 
+    def take_samples(self, kept: NDArray[np.int64]) -> Columns:
+        """Return some of the rows."""
+        observed = None if self.observed is None else self.observed[kept]
+        each = [getattr(column, "iloc", column)[kept] for column in self.each]
+        return Columns(each, observed)
+
 
 @dataclass(frozen=True)
 class Variables:
