@@ -1,5 +1,7 @@
 """Fits of planted models: recovery, invariances, gaps, edges."""
 
+import importlib
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import polyad
 from polyad import MixedMembership
 from polyad.exceptions import DataWarning, InvalidInputError
+from polyad.membership.moments import MomentTensor
 from polyad.membership.partitions import Layout, choose_anchors, combine, partitioned, thirds
 from polyad.membership.solver import decompose
 from polyad.membership.variables import read_columns
@@ -96,6 +99,29 @@ def test_refinement_lowers_the_error_of_few_samples():
         assert refined.score(new) > plain.score(new) - 0.01
     plain, refined = np.mean(errors, axis=0)
     assert refined < 0.97 * plain
+
+
+def test_samples_on_disk_are_read_in_place(tmp_path, monkeypatch):
+    """Where they are too many, a fit of some of them is the start, and memory is bounded."""
+    y, theta, _ = planted(6000, p=30, d=3)
+    path = tmp_path / "samples.npy"
+    np.save(path, y.astype(np.int8))
+    X = np.load(path, mmap_mode="r")
+    assert read_columns(X, "auto", range(30)).codes is X
+    whole = fitted(X, n_jobs=1)
+    module = importlib.import_module("polyad.membership.moments")
+    monkeypatch.setattr(module, "_KEPT_ENTRIES", 30_000)
+    monkeypatch.setattr(module, "_ENTRIES_AT_A_TIME", 5000)
+    monkeypatch.setattr(
+        "polyad.membership.partitions.moment_tensor",
+        lambda table, sets, alpha0, formed: MomentTensor(table, sets, alpha0),
+    )
+    streamed = fitted(X, n_jobs=1)
+    assert streamed.n_iter_ < 12
+    assert rmse(streamed.theta_, theta) < 0.02
+    for one, two in zip(streamed.theta_, whole.theta_, strict=True):
+        order = best_order(np.concatenate(streamed.theta_), np.concatenate(whole.theta_))
+        np.testing.assert_allclose(one[:, order], two, atol=2e-3)
 
 
 # Invariances.

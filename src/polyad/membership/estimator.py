@@ -182,7 +182,8 @@ class MixedMembership(Factorization):
     Poisson, real numbers normal, with one variance for all components.
 
     A sweep costs the number of entries of X times ``n_components``. An array of whole numbers, also
-    a memory map, is read in place, some samples at a time.
+    a memory map, is read in place, some samples at a time; where these are too many to keep what
+    sweeps need of them, the fit starts from that of a part of them.
 
     References
     ----------

@@ -183,6 +183,12 @@ class MomentTensor:
         sums = [[part.sum(axis=0) for part in self._parts(k)] for k in range(len(self._blocks))]
         self.means = [np.sum(own, axis=0) / self.n_samples for own in zip(*sums, strict=True)]
 
+    @property
+    def thinning(self) -> int:
+        """Of how many samples one could be kept in memory; 1 if all are."""
+        n_entries = self.n_samples * sum(own.n_entries for own in self.rows)
+        return 1 if self._kept else -(-n_entries // _KEPT_ENTRIES)
+
     def _parts(self, k: int) -> list[csr_array]:
         """Return the rows of the three sets for a block of samples."""
         if self._kept:

@@ -8,7 +8,7 @@ components are told apart by the anchors, which all blocks have.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +17,15 @@ from joblib import Parallel, delayed
 from polyad.core.threads import current_threads
 from polyad.cp.solver import ALSState
 from polyad.exceptions import InvalidInputError
-from polyad.fitting import Solver
+from polyad.fitting import FitOptions, Solver, fit_best
 from polyad.membership.matching import Match, Matching, match_components, smallest_angle
-from polyad.membership.moments import block_moments, check_sets, find_positions, moment_tensor
+from polyad.membership.moments import (
+    MomentTensor,
+    block_moments,
+    check_sets,
+    find_positions,
+    moment_tensor,
+)
 from polyad.membership.solver import MomentSolver, moment_problem, residual_norm
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import kruskal_to_dense
@@ -37,6 +43,8 @@ if TYPE_CHECKING:
 
 # Sweeps of each partition in an iteration: what is sent to a worker is worth sending.
 _SWEEPS = 10
+# The most sweeps over a part of the samples, where these are too many to keep.
+_FIRST_SWEEPS = 100
 # Variables among which anchors are looked for: all pairs of them are compared.
 _CANDIDATES = 60
 # Variables of each set by which the part of moments below zero is told, where they are not formed.
@@ -220,6 +228,18 @@ class BlockSolver(MomentSolver):
         formed = True if update == "wnmf" else None
         tensor = moment_tensor(plan.table, plan.layout.blocks[0], plan.alpha0, formed=formed)
         super().__init__(moment_problem(tensor, update), update)
+
+    def random(self, n_components: int, seed: int) -> ALSState:
+        """Return uniform random factors; or, of samples too many to keep, the fit of some."""
+        tensor = self.problem.tensor
+        step = tensor.thinning if isinstance(tensor, MomentTensor) else 1
+        if step == 1:
+            return super().random(n_components, seed)
+        some = BlockSolver(replace(self.plan, table=self.plan.table.every(step)), self.update)
+        first = fit_best(
+            some, lambda _, own: some.random(n_components, own), [seed], FitOptions(_FIRST_SWEEPS)
+        )
+        return self.init(first.state.factors)
 
     def fit_quality(self, factors: Sequence[Matrix]) -> tuple[float, float, float]:
         """Return the norms of what factors miss and of the moments, and the part below zero."""

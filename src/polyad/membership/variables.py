@@ -9,7 +9,7 @@ kinds. What is missing is zeros.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -115,6 +115,11 @@ class Table:
         """The number of samples."""
         return len(self.codes)
 
+    def every(self, step: int) -> Table:
+        """Return each so many-th sample, in memory."""
+        codes, values = (np.array(own[::step]) for own in (self.codes, self.values))
+        return replace(self, codes=codes, values=values)
+
     def categories_at(self, rows: slice, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the categories of some samples in some categorical variables, -1 if missing."""
         picked = self.codes[rows] if len(chosen) == self.codes.shape[1] else None
@@ -146,11 +151,16 @@ class Indicators:
     def part(self, block: tuple[int, int]) -> csr_array:
         """Return the rows of a block of samples; (samples, rows of the variables)."""
         rows, own, chosen = slice(*block), self.table.variables, self.chosen
-        codes = self.table.categories_at(rows, own.place[chosen[self._named]])
-        indices = np.maximum(codes, 0) + self.starts[self._named]
-        data = np.ones(codes.shape)
+        columns = own.place[chosen[self._named]]
+        indices = self.table.codes[rows][:, columns].astype(np.int32)
+        data = np.ones(indices.shape)
         if self.table.has_missing:
-            data[codes < 0] = 0.0
+            indices -= self.table.first[columns].astype(np.int32)
+            data[indices < 0] = 0.0
+            np.maximum(indices, 0, out=indices)
+            indices += self.starts[self._named].astype(np.int32)
+        else:
+            indices += (self.starts[self._named] - self.table.first[columns]).astype(np.int32)
         if len(self._numbers):
             which = chosen[self._numbers]
             values = self.table.values[rows][:, own.place[which]].astype(np.float64)
@@ -158,7 +168,8 @@ class Indicators:
             pairs = np.nan_to_num(np.concatenate([part, 1.0 - part], axis=1))
             places = np.concatenate([self.starts[self._numbers], self.starts[self._numbers] + 1])
             data = np.concatenate([data, pairs], axis=1)
-            indices = np.concatenate([indices, np.broadcast_to(places, pairs.shape)], axis=1)
+            beside = np.broadcast_to(places.astype(np.int32), pairs.shape)
+            indices = np.concatenate([indices, beside], axis=1)
         if self.weights is not None:
             data = data * np.concatenate(
                 [self.weights[self._named], np.tile(self.weights[self._numbers], 2)]
@@ -166,7 +177,7 @@ class Indicators:
         n_samples = len(data)
         ends = np.arange(n_samples + 1) * self.n_entries
         shape = (n_samples, self.n_rows)
-        return csr_array((data.ravel(), indices.ravel().astype(np.int32), ends), shape=shape)
+        return csr_array((data.ravel(), indices.ravel(), ends.astype(np.int32)), shape=shape)
 
     def observed(self, block: tuple[int, int]) -> Matrix:
         """Return which of the chosen variables were observed, as zeros and ones."""
