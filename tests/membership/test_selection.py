@@ -14,14 +14,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 @pytest.mark.parametrize("as_table", [False, True])
 def test_the_number_of_components_is_found(as_table):
-    y, _, _ = planted(800, p=15, k=3)
+    y, _, _ = planted(600, p=15, k=3)
     X = pd.DataFrame(np.array(list("abcd"))[y], columns=[f"q{j}" for j in range(15)])
     choice = select_rank(
         MixedMembership(alpha0=0.3),
         X if as_table else y,
         [2, 3, 4],
         method=["heldout", "stability"],
-        n_repeats=3,
+        n_repeats=2,
         random_state=0,
     )
     assert choice.best_ranks["heldout"] == 3
