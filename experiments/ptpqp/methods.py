@@ -53,7 +53,7 @@ OF_MOMENTS: dict[str, Callable[[Moments, int, float, int], Factors]] = {
     "meld0": lambda m, k, a, seed: meld(*m, k, alpha0=a, optimal=False, random_state=seed)[0],
     "meld": lambda m, k, a, seed: meld(*m, k, alpha0=a, random_state=seed)[0],
 }
-OF_SAMPLES = ("MixedMembership", "MixedMembership, refined", "LDA", "uniform")
+OF_SAMPLES = ("MixedMembership", "refined", "LDA", "uniform")
 
 
 def estimate(method: str, planted: Planted, seed: int) -> list[np.ndarray]:
@@ -67,7 +67,7 @@ def estimate(method: str, planted: Planted, seed: int) -> list[np.ndarray]:
         return _of_lda(planted, seed)
     from polyad import MixedMembership
 
-    refined = {"refine": True} if method.endswith("refined") else {}
+    refined = {"refine": True} if method == "refined" else {}
     model = MixedMembership(k, alpha0=planted.alpha0, random_state=seed, **refined)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -43,7 +43,7 @@ _CONTAMINATIONS = (0.0, 0.05, 0.1)
 # takes half a minute for 5000 samples) or variants of another.
 _LIMITS = {
     "LDA": (1000, (0.0,)),
-    "MixedMembership, refined": (1000, (0.0,)),
+    "refined": (1000, (0.0,)),
     **dict.fromkeys(("eps", "wnmf", "nojd0", "meld0"), (5000, (0.0,))),
 }
 # From so many components on, contaminated samples are drawn from one model only.
