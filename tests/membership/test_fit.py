@@ -300,6 +300,18 @@ def test_the_score_finds_the_number_of_components():
     assert scores[5] < scores[3] + 0.002
 
 
+@pytest.mark.parametrize(("alpha", "best"), [(0.1, (0.3,)), (0.5, (1.0, 1.5))])
+def test_the_score_finds_how_much_samples_mix(alpha, best):
+    """Which the residual of the moments does not, against spec g: it likes small values."""
+    y, _, _ = planted(1500, 25, alpha=alpha)
+    values = (0.3, 1.0, 1.5, 5.0)
+    models = {a0: MixedMembership(3, alpha0=a0, random_state=0).fit(y[:1000]) for a0 in values}
+    scores = {a0: model.score(y[1000:]) for a0, model in models.items()}
+    assert max(scores, key=scores.get) in best
+    residuals = [model.diagnostics_["residual"] for model in models.values()]
+    assert residuals == sorted(residuals)
+
+
 # Parameters.
 
 

@@ -108,7 +108,9 @@ class MixedMembership(Factorization):
     {n_components}
     alpha0 : float, default=1.0
         The sum of :math:`\alpha`, from 1e-6 to 1e6. Near zero each sample belongs to one
-        component; the larger, the more they mix. Compare values by ``score``.
+        component; the larger, the more they mix. A wrong value biases all parameters: compare
+        some by ``score`` on new samples, as scikit-learn's ``GridSearchCV`` does. The residual of
+        the moments does not tell: it is the smaller, the smaller ``alpha0`` is.
     method : {'tensor-free', 'partitioned'}, default='tensor-free'
         Whether all columns are one block of three sets, at random, or many blocks that share the
         columns of three anchor sets, as in the paper: each is factorized by itself, in parallel,
