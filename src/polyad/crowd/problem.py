@@ -1,18 +1,18 @@
-r"""The data of a crowd as two products with one sparse matrix.
+"""The data of a crowd, and the two passes over its labels that a round makes.
 
-With a row for each item and a column for each pair of a worker and a label, which holds how often
-that worker gave that label to that item, log-likelihoods of all items are the matrix times a table
-(worker and label x class), and expected counts are its transpose times the posteriors. Nothing is
-as large as the product of items and workers.
+The log-likelihoods of an item are sums of rows of a table (worker and label x class), and expected
+counts are sums of posteriors over the labels of each worker. Nothing is as large as the product of
+items and workers.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_array
 
+from polyad.core.threads import cut, run_blocks
+from polyad.crowd.kernels import add_counts, fill_posteriors
 from polyad.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
 
+# Items of a block, which is the work of a thread.
+_BLOCK = 1 << 13
 # The largest table of workers x labels x classes, in numbers (2 GiB).
 _LARGEST_TABLE = 2**28
 
@@ -41,18 +43,19 @@ class CrowdProblem:
                 "not numbers or free text? Merge rare ones."
             )
             raise InvalidInputError(message)
-        columns = answers.workers * self.n_classes + answers.labels
-        shape = (self.n_items, self.n_workers * self.n_classes)
-        ones = np.ones(self.n_labels)
-        self._matrix: Any = csr_array((ones, (answers.items, columns)), shape=shape)
-        known = np.full(self.n_items, -1) if gold is None else gold
-        self._gold = np.flatnonzero(known >= 0)
-        self._gold_classes = known[self._gold]
+        # Sorted by item; the limit above leaves room in half the bytes.
+        order = np.argsort(answers.items, kind="stable")
+        codes = answers.workers.astype(np.int32) * np.int32(self.n_classes)
+        codes += answers.labels.astype(np.int32)
+        self._codes = codes[order]
+        self._starts = np.zeros(self.n_items + 1, dtype=np.int64)
+        np.cumsum(np.bincount(answers.items, minlength=self.n_items), out=self._starts[1:])
+        self._known = np.full(self.n_items, -1) if gold is None else gold.astype(np.int64)
 
     def votes(self, workers: NDArray[np.bool_] | None = None) -> Numbers:
         """Return how many workers, of all or some, chose each class for each item."""
         answers = self.answers
-        cells = answers.items * self.n_classes + answers.labels
+        cells = answers.items.astype(np.int64) * self.n_classes + answers.labels
         if workers is not None:
             cells = cells[workers[answers.workers]]
         counted = np.bincount(cells, minlength=self.n_items * self.n_classes)
@@ -60,8 +63,9 @@ class CrowdProblem:
 
     def counts(self, weights: Numbers) -> Numbers:
         """Sum the rows of items over the labels of workers: (workers, labels, columns)."""
-        summed = self._matrix.T @ weights
-        return np.asarray(summed).reshape(self.n_workers, self.n_classes, -1)
+        summed = np.zeros((self.n_workers * self.n_classes, weights.shape[1]))
+        add_counts(self._starts, self._codes, np.ascontiguousarray(weights), summed)
+        return summed.reshape(self.n_workers, self.n_classes, -1)
 
     def posteriors(self, table: Numbers, shares: Numbers) -> tuple[Numbers, float]:
         """Return the probabilities of the classes of each item, and the log-likelihood of all.
@@ -69,24 +73,24 @@ class CrowdProblem:
         ``table`` (workers, labels, classes) holds logarithms of probabilities of labels, ``shares``
         those of classes before any label.
         """
-        logs = self._matrix @ table.reshape(-1, self.n_classes)
-        logs += shares
-        if len(self._gold):
-            told = logs[self._gold, self._gold_classes]
-            logs[self._gold] = -np.inf
-            logs[self._gold, self._gold_classes] = told
-        top = logs.max(axis=1, keepdims=True)
-        logs -= top
-        np.exp(logs, out=logs)
-        sums = logs.sum(axis=1, keepdims=True)
-        logs /= sums
-        return logs, float(top.sum() + np.log(sums).sum())
+        logs = np.ascontiguousarray(table.reshape(-1, self.n_classes), dtype=np.float64)
+        found = np.empty((self.n_items, self.n_classes))
+        blocks = cut(self.n_items, _BLOCK)
+        likelihoods = np.zeros(len(blocks))
+        labels, flat = (self._starts, self._codes, self._known), found.reshape(-1)
+
+        def fill(number: int) -> None:
+            likelihoods[number] = fill_posteriors(labels, logs, shares, flat, blocks[number])
+
+        run_blocks(fill, [(number,) for number in range(len(blocks))])
+        return found, float(likelihoods.sum())
 
     def with_gold(self, posteriors: Numbers) -> Numbers:
         """Return the probabilities with those of known classes made certain."""
         certain = posteriors.copy()
-        certain[self._gold] = 0.0
-        certain[self._gold, self._gold_classes] = 1.0
+        items = np.flatnonzero(self._known >= 0)
+        certain[items] = 0.0
+        certain[items, self._known[items]] = 1.0
         return certain
 
 

@@ -51,6 +51,8 @@ Variant = Literal["full", "one-coin"]
 # Steps of the fixed point for the prior in an iteration, and the strength that it begins with: more
 # than most crowds have, as what a few labels say of a worker is hard to forget.
 _PRIOR_STEPS, _FIRST_STRENGTH = 10, 20.0
+# The prior has settled in an iteration when its largest change is this part of it.
+_SETTLED = 1e-3
 # The Gamma prior of the Dirichlet parameters: one more than its shape, and its rate.
 _DIAGONAL, _ROW, _RATE = 1.0, 1.0, 0.2
 # What was never seen is this likely without a prior: zero would rule out classes for good.
@@ -112,11 +114,11 @@ class CrowdSolver(Solver[CrowdState]):
         problem = self.problem
         counts = self._fold(problem.counts(posteriors))
         if self.strength == 0.0:
-            shares = np.maximum(posteriors.mean(axis=0), np.finfo(float).tiny)
+            shares = np.maximum(_column_sums(posteriors) / len(posteriors), np.finfo(float).tiny)
             found, likelihood = problem.posteriors(self.table(counts, prior), np.log(shares))
             return CrowdState(found, counts, prior, shares, -likelihood)
         prior = _better_prior(counts, prior, self.strength)
-        shares = (posteriors.sum(axis=0) + 1.0) / (problem.n_items + problem.n_classes)
+        shares = (_column_sums(posteriors) + 1.0) / (problem.n_items + problem.n_classes)
         logs = _mean_logs(counts, prior)
         found, likelihood = problem.posteriors(self._unfold(logs), np.log(shares))
         bound = likelihood - _divergence(counts, prior, logs) + np.log(shares).sum()
@@ -160,6 +162,12 @@ class CrowdSolver(Solver[CrowdState]):
         return np.where(same, logs[:, 0, :, None], wrong[:, :, None])
 
 
+def _column_sums(rows: Numbers) -> Numbers:
+    """Return the sums of columns, of which there are few."""
+    sums: Numbers = np.ascontiguousarray(rows.T).sum(axis=1)
+    return sums
+
+
 def probabilities(counts: Numbers, prior: Numbers) -> Numbers:
     """Return the mean of outcomes after counts; equal ones where nothing is known."""
     known = counts + prior
@@ -201,6 +209,7 @@ def _better_prior(counts: Numbers, prior: Numbers, strength: float | None) -> Nu
     """
     hopes, totals = _hopes(*prior.shape), counts.sum(axis=1)
     for _ in range(_PRIOR_STEPS):
+        before = prior
         gains = prior * (digamma(counts + prior) - digamma(prior)).sum(axis=0) + hopes
         if strength is None:
             sums = prior.sum(axis=0)
@@ -208,4 +217,6 @@ def _better_prior(counts: Numbers, prior: Numbers, strength: float | None) -> Nu
             prior = np.minimum(gains / rates, _LARGEST_PARAMETER)
         else:
             prior = strength * gains / gains.sum(axis=0)
+        if np.abs(prior - before).max() <= _SETTLED * prior.max():
+            break
     return prior
