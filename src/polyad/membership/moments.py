@@ -60,7 +60,7 @@ _KEPT_ENTRIES = 1 << 24
 # its signs are needed (512 MB).
 _MOST_CELLS = 1 << 26
 # Samples among which all inner products are made, for the norm of a tensor that is not formed.
-_MOST_PRODUCTS = 2000
+_MOST_PRODUCTS = 1000
 
 
 @dataclass(frozen=True)
