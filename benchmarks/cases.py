@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks import quantile, soft, swift, transport
+from benchmarks import crowd, membership, quantile, soft, swift, transport
 
 Run = Callable[[int], object]
 DENSE_SIDE = 250
@@ -331,6 +331,21 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
             quantile.LIBRARIES,
         )
         for shape in quantile.SHAPES
+    },
+    **{
+        membership.title(*shape): (
+            partial(membership.problem, *shape),
+            membership.RANK,
+            2,
+            membership.LIBRARIES
+            if shape in membership.SHAPES
+            else {"polyad": membership.polyad_run},
+        )
+        for shape in (*membership.SHAPES, *membership.GROWTH)
+    },
+    **{
+        crowd.title(*shape): (partial(crowd.problem, *shape), shape[2], 5, crowd.LIBRARIES)
+        for shape in crowd.SHAPES
     },
     "SWIFT 1000x100x100, 100k nonzeros, R=40": (
         partial(swift.problem, (1000, 100, 100), 100_000),

@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_wine
 
-from polyad import QMF
+from polyad import QMF, MixedMembership
 from polyad.report import plot_transforms
 from polyad.soft import soft_rank, soft_sort, vjp
 from polyad.transport import FibreTransport, SparseFibres
@@ -85,12 +85,37 @@ def quantile_transforms(folder: Path) -> None:
     plot_transforms(model, features=chosen).savefig(folder / "quantile_transforms.svg")
 
 
+def membership_bars(folder: Path) -> None:
+    """Draw memberships of people as stacked bars, as those of the guide's survey."""
+    generator = np.random.default_rng(0)
+    true = generator.dirichlet([0.2, 0.2, 0.2], size=1500)
+    odds = generator.dirichlet([0.5, 0.5, 0.5], size=(9, 3))
+    chances = np.einsum("nh,jhc->njc", true, odds).cumsum(axis=2)
+    answers = (generator.random((1500, 9, 1)) > chances[:, :, :2]).sum(axis=2)
+    memberships = MixedMembership(3, alpha0=0.6, random_state=0).fit_transform(answers)
+    order = np.lexsort((-memberships.max(axis=1), memberships.argmax(axis=1)))
+    figure, axis = plt.subplots(figsize=(9, 2), layout="tight")
+    axis.imshow(_stacked(memberships[order]), aspect="auto", extent=(0, len(order), 0, 1))
+    axis.set(xlabel="people", ylabel="membership")
+    figure.savefig(folder / "membership_bars.svg")
+    plt.close(figure)
+
+
+def _stacked(memberships: np.ndarray, height: int = 100) -> np.ndarray:
+    """Return stacked bars as an image, which stays small where a drawing of them would not."""
+    heights = (np.arange(height)[::-1] + 0.5) / height
+    component = (heights[:, None, None] > memberships.cumsum(axis=1)).sum(axis=2)
+    colours = np.array([mpl.colors.to_rgb(f"C{h}") for h in range(memberships.shape[1])])
+    return colours[np.minimum(component, len(colours) - 1)]
+
+
 def main(folder: Path) -> None:
     """Draw all pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     transport_parameters(folder)
     soft_epsilon(folder)
     quantile_transforms(folder)
+    membership_bars(folder)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from scipy.sparse import coo_array, issparse
 
 import polyad
 from polyad import LabelledTensor
+from polyad.estimators.kruskal import KruskalResult
 
 QUICK = {"n_components": 2, "max_iter": 3, "tol": 0.0, "random_state": 0}
 
@@ -54,7 +55,18 @@ FINE_CUTS = {
     "quantile.problem._MOST_ROWS": 10,
     "quantile.scores._MOST_SAMPLES": 6,
     "quantile.projected.projectors._MOST_SAMPLES": 6,
+    "membership.moments._ENTRIES_AT_A_TIME": 1 << 8,
+    "membership.posterior._LIKELIHOODS_AT_A_TIME": 1 << 8,
 }
+
+
+def categories(rng, shape):
+    """Return codes of three categories, for samples that mix two kinds of answers."""
+    shares = rng.dirichlet([0.3, 0.3], shape[0])
+    kinds = rng.dirichlet([0.5] * 3, size=(shape[1], 2)).transpose(0, 2, 1)
+    edges = np.einsum("jdk,nk->njd", kinds, shares).cumsum(axis=2)
+    return (rng.random((*shape[:2], 1)) > edges[:, :, :2]).sum(axis=2).astype(float)
+
 
 #: How data of a kind is made.
 KINDS = {
@@ -63,6 +75,7 @@ KINDS = {
     "few counts": lambda rng, shape: coo_array(tensor(rng, shape, mean=0.3)),
     "zeros and ones": lambda rng, shape: (tensor(rng, shape) > 1).astype(float),
     "matrix": matrix,
+    "categories": categories,
 }
 
 
@@ -140,6 +153,11 @@ class Case:
         return self.make().__sklearn_tags__()
 
     @property
+    def has_components(self):
+        """Whether the model is a sum of components with weights and factors."""
+        return issubclass(self.estimator, KruskalResult)
+
+    @property
     def takes_dense(self):
         return self.parameters.get("solver") != "adam"
 
@@ -190,6 +208,13 @@ CASES = {
         large=MATRIX,
     ),
 }
+for _name, _options in {
+    "MixedMembership": {},
+    "MixedMembership refined": {"refine": True},
+}.items():
+    CASES[_name] = Case(polyad.MixedMembership, "categories", _options, large=MATRIX)
+#: Models without components, whose tests hold them to the same: ``tests/crowd/test_contract.py``.
+CROWDS = {polyad.DawidSkene, polyad.MajorityVote}
 #: The name of the first case of each estimator.
 FIRST: dict[Any, str] = {}
 for _name, _case in CASES.items():

@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 GROUND = {"core", "exceptions", "_version"}
 FLOORS = {"tensor", "transport", "losses", "fitting", "data"}
 SKELETON = {"estimators"}
-ROOMS = {"cp", "quantile", "soft", "wasserstein"}
+ROOMS = {"cp", "crowd", "membership", "quantile", "soft", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
 
@@ -32,6 +32,8 @@ MAY_USE = {
     "estimators": FLOORS,
     **{room: FLOORS | SKELETON for room in ROOMS},
     "wasserstein": FLOORS | SKELETON | {"cp"},
+    "membership": FLOORS | SKELETON | {"cp"},
+    "crowd": FLOORS | SKELETON | {"membership"},
     "quantile": FLOORS | SKELETON | {"soft"},
     # What is around the models knows none of them: each says itself what it has to show.
     **{part: FLOORS | SKELETON for part in TOP},
@@ -234,8 +236,9 @@ def test_files_stay_readable():
 
 PUBLIC = {
     "polyad": [
-        *("CP", "Checkpoint", "GeneralizedCP", "History", "KruskalTensor", "LabelledTensor"),
-        *("NonnegativeCP", "PoissonCP", "PolyadError", "QMF", "QMFQ", "SimilarityCP"),
+        *("CP", "Checkpoint", "DawidSkene", "GeneralizedCP", "History", "KruskalTensor"),
+        *("LabelledTensor", "MajorityVote", "MixedMembership", "NonnegativeCP", "PoissonCP"),
+        *("PolyadError", "QMF", "QMFQ", "SimilarityCP", "crowd", "membership"),
         *(
             "Status",
             "StochasticCP",
@@ -261,6 +264,7 @@ PUBLIC = {
     "polyad.cp.stochastic": ["StochasticCP"],
     "polyad.cp.supervised": ["SupervisedCP"],
     "polyad.core": [],
+    "polyad.crowd": ["DawidSkene", "MajorityVote"],
     "polyad.data": ["LabelledTensor"],
     "polyad.estimators": [],
     "polyad.datasets": ["add_noise", "load_digits", "make_low_rank", "make_sparse"],
@@ -286,6 +290,10 @@ PUBLIC = {
         *("BernoulliLogitLoss", "BernoulliOddsLoss", "BetaDivergenceLoss", "CustomLoss"),
         *("GammaLoss", "GaussianLoss", "HuberLoss", "Loss", "NegativeBinomialLoss"),
         *("PoissonLogLoss", "PoissonLoss", "RayleighLoss"),
+    ],
+    "polyad.membership": ["MixedMembership", "moments"],
+    "polyad.membership.alternatives": [
+        *("category_probabilities", "hals", "joint_diagonalization", "meld", "tensor_power"),
     ],
     "polyad.metrics": [
         *("FeatureEvaluation", "core_consistency", "evaluate_features", "explained_variation"),

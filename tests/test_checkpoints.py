@@ -33,7 +33,8 @@ OTHER = {
     **{"shuffle": False, "graph": "complete", "graph_weight": 0.3},
     **{"label_weight": 0.3, "label_ridge": 0.01, "costs": "one-identity", "epsilon": 0.5},
     **{"marginal_penalty": 0.5, "sinkhorn_iter": 7, "n_quantiles": 5, "nonnegative": False},
-    "divergence": "frobenius",
+    **{"divergence": "frobenius", "alpha0": 0.7, "kinds": "real", "refine": True},
+    **{"anchors": [[0], [1], [2]], "n_partitions": 1},
 }
 UNCOUNTED = {
     "n_jobs": 1,
@@ -91,8 +92,13 @@ def saved(finished, tmp_path):
 
 
 def same(one, other):
-    pairs = zip([one.weights_, *one.factors_], [other.weights_, *other.factors_], strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
+    mine, theirs = (
+        [model.weights_, *model.factors_]
+        if hasattr(model, "weights_")
+        else [model.alpha_, *model.theta_]
+        for model in (one, other)
+    )
+    return all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +109,8 @@ def test_another_value_of_a_parameter_is_refused(saved, name, parameter):
     changes = {parameter: other_value(name, parameter)}
     if parameter == "fixed_modes":  # which need factors; what differs is told of all
         changes["init"] = FACTORS
+    if parameter in ("anchors", "n_partitions"):  # which belong to a method
+        changes["method"] = "partitioned"
     before = path.read_bytes()
     with pytest.raises(CheckpointError, match=rf"another fit; these differ: .*\b{parameter}\b"):
         case.fit(**changes, checkpoint=path)
@@ -181,7 +189,7 @@ def test_another_mask_is_refused(saved, tmp_path):
 def test_another_class_is_refused(saved):
     case, _, path = saved("CP")
     # Its parameters are others too, which is not said.
-    with pytest.raises(CheckpointError, match=r"these differ: method \([^)]*NonnegativeCP'\)\. "):
+    with pytest.raises(CheckpointError, match=r"these differ: class \([^)]*NonnegativeCP'\)\. "):
         polyad.NonnegativeCP(2, max_iter=3, tol=0.0, random_state=0, checkpoint=path).fit(
             case.data()
         )

@@ -9,6 +9,7 @@ import pytest
 
 import polyad
 from polyad.estimators.documentation import documented
+from tests.estimators import CROWDS
 
 HERE = Path(__file__).parents[1]
 CLASSES = [name for name in polyad.__all__ if inspect.isclass(getattr(polyad, name))]
@@ -35,7 +36,7 @@ def test_shared_parameters_come_in_the_same_order(name):
     own = list(inspect.signature(getattr(polyad, name)).parameters)
     shared = [parameter for parameter in own if parameter in COMMON]
     assert shared == [parameter for parameter in COMMON if parameter in own]
-    assert own[0] == "n_components"
+    assert own[0] == "n_components" or getattr(polyad, name) in CROWDS
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -57,7 +58,10 @@ def test_docstrings_list_the_parameters_in_their_order(name):
 def test_docstrings_list_what_is_learned(name):
     kind = getattr(polyad, name)
     X = np.random.default_rng(0).uniform(0.5, 2.0, (6, 4))
-    model = kind(1, max_iter=2, random_state=0).fit(X, np.arange(6) % 2)
+    if kind in CROWDS:
+        model = kind().fit(X.round())
+    else:
+        model = kind(1, max_iter=2, random_state=0).fit(X, np.arange(6) % 2)
     learned = {attribute for attribute in {*vars(model), *dir(kind)} if attribute[-1] == "_"}
     public = {attribute for attribute in learned if attribute[0] != "_"} | {"feature_names_in_"}
     section = inspect.getdoc(kind).split("\nAttributes\n")[1].split("\nNotes\n")[0]

@@ -4,7 +4,9 @@ Estimators, by the data they are for: ``CP`` (even noise), ``NonnegativeCP`` (pa
 ``PoissonCP`` (counts), ``GeneralizedCP`` (yes and no, outliers, sizes, losses of your own),
 ``StochasticCP`` (larger than memory), ``SupervisedCP`` (samples with classes), ``SimilarityCP``
 (entries known to be similar), ``WassersteinCP`` (counts of entries that resemble each other),
-``QMF`` and ``QMFQ`` (matrices whose features are on any scale).
+``QMF`` and ``QMFQ`` (matrices whose features are on any scale), ``MixedMembership`` (tables of
+categories and numbers whose rows are mixtures of types), ``DawidSkene`` and ``MajorityVote``
+(labels of a crowd).
 ``LabelledTensor.from_frame`` makes a tensor of a long table.
 
 Public names are imported on first use, so that ``import polyad`` stays quick.
@@ -20,12 +22,14 @@ from polyad._version import __version__
 if TYPE_CHECKING:
     from polyad import (
         cp,
+        crowd,
         data,
         datasets,
         exceptions,
         fitting,
         io,
         losses,
+        membership,
         metrics,
         quantile,
         report,
@@ -44,10 +48,12 @@ if TYPE_CHECKING:
         StochasticCP,
         SupervisedCP,
     )
+    from polyad.crowd import DawidSkene, MajorityVote
     from polyad.data import LabelledTensor
     from polyad.exceptions import PolyadError
     from polyad.fitting import Checkpoint, History, Status
     from polyad.io import load
+    from polyad.membership import MixedMembership
     from polyad.quantile import QMF, QMFQ
     from polyad.tensor import KruskalTensor, factor_match_score
     from polyad.transport import wasserstein_distance
@@ -56,10 +62,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "CP": "polyad.cp",
     "Checkpoint": "polyad.fitting",
+    "DawidSkene": "polyad.crowd",
     "GeneralizedCP": "polyad.cp",
     "History": "polyad.fitting",
     "KruskalTensor": "polyad.tensor",
     "LabelledTensor": "polyad.data",
+    "MajorityVote": "polyad.crowd",
+    "MixedMembership": "polyad.membership",
     "NonnegativeCP": "polyad.cp",
     "PoissonCP": "polyad.cp",
     "PolyadError": "polyad.exceptions",
@@ -75,8 +84,8 @@ _HOMES = {
     "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
-    *("cp", "data", "datasets", "exceptions", "fitting", "io", "losses", "metrics", "quantile"),
-    *("report", "selection", "soft", "tensor", "transport", "wasserstein"),
+    *("cp", "crowd", "data", "datasets", "exceptions", "fitting", "io", "losses", "membership"),
+    *("metrics", "quantile", "report", "selection", "soft", "tensor", "transport", "wasserstein"),
 )
 
 __all__ = [
@@ -84,10 +93,13 @@ __all__ = [
     "QMF",
     "QMFQ",
     "Checkpoint",
+    "DawidSkene",
     "GeneralizedCP",
     "History",
     "KruskalTensor",
     "LabelledTensor",
+    "MajorityVote",
+    "MixedMembership",
     "NonnegativeCP",
     "PoissonCP",
     "PolyadError",
@@ -98,6 +110,7 @@ __all__ = [
     "WassersteinCP",
     "__version__",
     "cp",
+    "crowd",
     "data",
     "datasets",
     "exceptions",
@@ -106,6 +119,7 @@ __all__ = [
     "io",
     "load",
     "losses",
+    "membership",
     "metrics",
     "quantile",
     "report",

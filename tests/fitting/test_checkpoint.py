@@ -11,7 +11,7 @@ from polyad.fitting import Checkpoint, FitOptions, Resumable, Status, fit_best
 from polyad.fitting import checkpoint as checkpoint_module
 from tests.fitting.simple_solver import Halving, Point, ScriptedWithoutPromise, start
 
-IDENTITY = {"method": "Halving", "n_components": 3}
+IDENTITY = {"class": "Halving", "n_components": 3}
 
 
 def resumable(path, every=1, size=3, **identity):

@@ -204,7 +204,7 @@ def test_what_cannot_be_compared_is_refused_with_advice(value):
 def test_the_identity_of_a_fit_is_what_a_file_can_hold():
     parameters = {"checkpoint": "f", "n_init": 1, "max_iter": 9, "ridge": 0.5, "init": [VALUES]}
     found = fit_identity(Plain, parameters, {"data": VALUES})
-    assert found["method"].endswith("test_identity.Plain")
+    assert found["class"].endswith("test_identity.Plain")
     assert found["ridge"] == 0.5
     assert all(isinstance(found[name], str) for name in ("init", "data"))
     assert "max_iter" not in found

@@ -95,8 +95,13 @@ class Fitted:
         self.scale = float(np.abs(self.values[self.observed]).max(initial=0.0))
 
     @property
+    def has_components(self) -> bool:
+        """Whether the model is a sum of components with weights and factors."""
+        return hasattr(self.model, "factors_")
+
+    @property
     def dtype(self) -> str:
-        return str(self.model.factors_[0].dtype)
+        return str(learned_arrays(self.model)[0].dtype)
 
     def fit(self, model: Any) -> Any:
         return model.fit(self.data.X, self.y, **self.data.arguments)
@@ -136,6 +141,11 @@ class Fitted:
         return self.name not in ("StochasticCP", "QMF", "QMFQ") and not is_adam
 
 
+def learned_arrays(model: Any) -> list[np.ndarray]:
+    """Return the factors of a model, or the parameters of its columns."""
+    return list(getattr(model, "factors_", None) or model.theta_)
+
+
 # What holds of every fitted model.
 
 
@@ -144,6 +154,10 @@ def check_learned(fitted: Fitted) -> None:
     for name in vars(model).keys() - model.get_params(deep=False).keys():
         finite(getattr(model, name), name)
     rank = int(model.n_components)
+    if not fitted.has_components:
+        shapes = {array.shape[1] for array in model.theta_}
+        demand(shapes == {rank} and model.alpha_.shape == (rank,), "theta_ has another shape")
+        return
     shapes = [factor.shape for factor in model.factors_]
     demand(shapes == [(n, rank) for n in data.values.shape], f"factors_ have the shapes {shapes}")
     demand(model.weights_.shape == (rank,), "weights_ has another shape")
@@ -198,6 +212,9 @@ def one_alone(fitted: Fitted) -> None:
     except RefusedError as error:
         demand("leaves the range" in str(error), f"in company accepted, alone refused: {error}")
         return
+    if not fitted.has_components:
+        close(together, alone, ROWS[fitted.dtype], f"sample {number} in company and alone")
+        return
     components = np.asarray(fitted.model.components_).reshape(len(alone), -1)
     # A best row may be infinite, such as that of ones only, and rounding decides what components
     # that are next to dependent share: their predictions agree all the same.
@@ -219,7 +236,8 @@ def one_sample(data: Data, number: int) -> tuple[Any, dict[str, Any]]:
 
 def predictions(fitted: Fitted) -> None:
     """Predictions and the score are finite."""
-    finite(fitted.predicted(fitted.features()), "inverse_transform")
+    if fitted.has_components:
+        finite(fitted.predicted(fitted.features()), "inverse_transform")
     with promised("score"):
         score = fitted.model.score(fitted.data.X, fitted.y, **fitted.data.arguments)
     finite(float(score), "score")
@@ -237,12 +255,13 @@ def sparse_and_dense(fitted: Fitted) -> None:
 def threads(fitted: Fitted) -> None:
     """The number of threads makes no difference."""
     one, two = fitted.again(n_jobs=1), fitted.again(n_jobs=2)
-    same_bits(one.factors_, two.factors_, "factors_ of one and two threads")
+    same_bits(learned_arrays(one), learned_arrays(two), "factors_ of one and two threads")
 
 
 def twice(fitted: Fitted) -> None:
     """The same seed gives the same numbers."""
-    same_bits(fitted.model.factors_, fitted.again().factors_, "factors_ of the same seed")
+    again = fitted.again()
+    same_bits(learned_arrays(fitted.model), learned_arrays(again), "factors_ of the same seed")
 
 
 def saved(fitted: Fitted) -> None:
@@ -268,6 +287,9 @@ def tables(fitted: Fitted) -> None:
     model = fitted.model
     mine, theirs = model.get_params(), clone(model).get_params()
     demand(str(mine) == str(theirs), "a clone has other parameters")
+    if not fitted.has_components:
+        demand(model.theta_table().shape[1] == model.n_components, "theta_table")
+        return
     with promised("tables"):
         finite(np.asarray(model.components_), "components_")
         for mode, factor in enumerate(model.factors_):

@@ -259,7 +259,37 @@ def generated(rng: Rng, call: Call) -> None:
     finite(made[0], "make_low_rank")
 
 
+def crowds(rng: Rng, call: Call) -> None:
+    """A crowd is fitted or refused; probabilities are such, and a saved model gives the same."""
+    shape = pick(rng, ((1, 1), (1, 4), (5, 1), (12, 5), (40, 9)))
+    n_classes = pick(rng, (1, 2, 3, 7))
+    X = rng.integers(n_classes, size=shape).astype(float)
+    X[rng.random(shape) < pick(rng, (0.0, 0.3, 0.9))] = np.nan
+    given: dict[str, Any] = {
+        "init": pick(rng, ("majority", "majority", "moments", "power")),
+        "variant": pick(rng, ("full", "one-coin")),
+        "prior": pick(rng, ("auto", None, 0.0, wild(rng))),
+        "n_init": pick(rng, (1, 2)),
+        "max_iter": pick(rng, (1, 3, 20)),
+        "tol": pick(rng, (0.0, 1e-7, 1.0)),
+        "random_state": 0,
+    }
+    model = call(polyad.DawidSkene, **given)
+    gold = {0: int(rng.integers(n_classes))} if chance(rng, 0.3) else None
+    with judged("fit of a crowd"):
+        model.fit(X, gold)
+    for found in (model.probabilities_, model.confusion_, model.class_shares_):
+        finite(found, "what was learned of a crowd")
+        demand(bool((np.abs(found.sum(axis=-1) - 1) < 1e-6).all()), "probabilities sum to one")
+    with promised("prediction of a crowd"), tempfile.TemporaryDirectory() as folder:
+        before = model.predict_proba(X)
+        finite(before, "predict_proba")
+        finite(model.score(X), "score")
+        model.save(Path(folder) / "model")
+        same_bits(polyad.load(Path(folder) / "model").predict_proba(X), before, "a saved crowd")
+
+
 CASES: tuple[Callable[[Rng, Call], None], ...] = (
     *(soft_operators, sinkhorn, soft_operators, distances, soft_operators, costs, measures),
-    *(sinkhorn, evaluation, frames, soft_operators, events, tns, generated, ranks),
+    *(sinkhorn, evaluation, frames, soft_operators, events, tns, generated, ranks, crowds),
 )

@@ -56,7 +56,9 @@ def case(rng: Rng, number: int, say: Callable[[str], None]) -> bool:
         with promised("the fit that goes on"):
             model, arguments = make(name, seed, folder)
             resumed = model.fit(*arguments)
-    for attribute in ("weights_", "factors_", "objective_"):
+    for attribute in ("weights_", "factors_", "alpha_", "theta_", "objective_"):
+        if not hasattr(whole, attribute):
+            continue
         same = getattr(whole, attribute), getattr(resumed, attribute)
         same_bits(*same, f"{attribute} of a killed fit")
     same_bits(whole.history_.objective, resumed.history_.objective, "history_ of a killed fit")

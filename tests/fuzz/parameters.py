@@ -31,6 +31,7 @@ WISHES = {
     "WassersteinCP": Wish("nonnegative", missing=False),
     "QMF": Wish("nonnegative", n_modes=2),
     "QMFQ": Wish("nonnegative", n_modes=2, missing=False),
+    "MixedMembership": Wish(n_modes=2),
 }
 
 # Not drawn: they are what the checks set, or change nothing that can be seen.
@@ -57,6 +58,7 @@ SIZES = {
     "inner_iter": (1, 2, 5, 10, 20),
     "batch_size": (1, 2, 5, 128),
     "epoch_iter": (1, 5, 20),
+    "n_partitions": (1, 1, 2),
 }
 NUMBERS = (1e-300, 1e-12, 1e-3, 0.01, 0.1, 0.1, 0.3, 0.5, 1.0, 1.0, 10.0, 1e3, 1e12, 1e300)
 
@@ -130,6 +132,8 @@ SPECIAL: dict[str, Special] = {
     "similarities": _matrices("cosine", "presence", None),
     "costs": _matrices(None, "cosine", "presence", "tfidf", "one-identity", "random", "separate"),
     "graph": _graph,
+    "kinds": lambda rng, *_: pick(rng, ("auto", "auto", "categorical", "real", {0: "real"})),
+    "anchors": lambda rng, *_: pick(rng, (None, [[0], [1], [2]])),
     "divergence": lambda rng, *_: pick(rng, ("kl", "frobenius", AbsoluteDivergence())),
     "tol": lambda rng, *_: pick(rng, (0.0, 1e-12, 1e-5, 1e-3, 1.0)),
     # Larger ones diverge, which is told.

@@ -67,7 +67,7 @@ def read_long_table(
     values = np.ones(n_rows) if value is None else _values(columns.pop())
     codes, mode_labels = [], []
     for column in columns:
-        mode_codes, found = _encode(column)
+        mode_codes, found = encode(column)
         if column.name in labels:
             wanted = as_labels(labels[column.name], name=column.name)
             mode_codes = _look_up(mode_codes, found, wanted, name=column.name, unknown=unknown)
@@ -238,7 +238,7 @@ def _values(column: Column) -> NDArray[Any]:
     return values
 
 
-def _encode(column: Column) -> tuple[NDArray[Any], NDArray[Any]]:
+def encode(column: Column) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the label number of each row and the labels: sorted, or a category's own order."""
     import pandas as pd
 

@@ -73,8 +73,11 @@ class TensorInput:
 
     def take_samples(self, kept: np.ndarray) -> TensorInput:
         """Return some of the samples, with their labels."""
+        data: Any
         if self.is_sparse:
-            data: Any = pick_entries(self.data, {0: kept})
+            data = pick_entries(self.data, {0: kept})
+        elif hasattr(self.data, "take_samples"):  # columns of any kind
+            data = self.data.take_samples(kept)
         else:
             xp = array_namespace(self.data)
             data = xp.take(self.data, xp.asarray(kept, device=device(self.data)), axis=0)
@@ -220,7 +223,7 @@ def _from_pandas(X: Any) -> TensorInput:
             "each a name of its own, or give the numbers alone with X.to_numpy()."
         )
         raise InvalidInputError(message)
-    labels = _pandas_labels(X)
+    labels = pandas_labels(X)
     if all(str(kind).startswith("Sparse") for kind in X.dtypes) and X.shape[1]:
         fill = [kind.fill_value for kind in X.dtypes if kind.fill_value != 0]
         if fill:
@@ -237,7 +240,7 @@ def _from_pandas(X: Any) -> TensorInput:
     return TensorInput(values, None, labels)
 
 
-def _pandas_labels(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+def pandas_labels(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return the labels of the rows and of the columns, where they tell them apart."""
     names = np.asarray(X.columns)
     columns_are_names = len(names) > 0 and all(isinstance(name, str) for name in names)

@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
+    import pandas as pd
     from numpy.typing import NDArray
 
     from polyad.fitting.history import History
+    from polyad.tensor.kruskal import KruskalTensor
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A part of the report: a heading, a paragraph, and a picture of curves with its caption."""
+    """A part of the report: a heading, a paragraph, a picture of curves with its caption, a table.
+
+    Curves and table may be left out.
+    """
 
     title: str
     text: str
-    curves: Sequence[Curve]
-    caption: str
+    curves: Sequence[Curve] = ()
+    caption: str = ""
+    table: pd.DataFrame | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,6 +83,9 @@ class PolyadEstimator(BaseEstimator):
     _accepts_nan: ClassVar[bool] = False
     #: Whether ``fit`` takes samples batch by batch.
     _reads_batches: ClassVar[bool] = False
+    #: Whether samples that were left out tell a good model, by ``score``: a choice of the number
+    #: of components then hides samples, not entries, and compares fits by ``_compared``.
+    _scores_samples: ClassVar[bool] = False
     #: What ``score`` returns, in words.
     _score_name: ClassVar[str]
     #: Parameters that a saved model leaves out, because they are code or places of one machine.
@@ -290,6 +299,11 @@ class PolyadEstimator(BaseEstimator):
     def _learned_tables(self) -> dict[str, np.ndarray]:
         """Return what was learned of each feature besides the loadings: a row or a number each."""
         return {}
+
+    def _compared(self) -> KruskalTensor:
+        """Return what two fits that agree have in common; the first mode is that of the samples."""
+        message = f"{type(self).__name__} does not say what its fits are compared by."
+        raise InvalidTypeError(message)
 
     def _transform_curves(self, features: Any, max_features: int) -> list[Curve]:
         """Return the learned transforms of some features, or of those that are bent most."""

@@ -181,8 +181,8 @@ class CheckpointWriter:
             for key in sorted(saved.keys() | self._identity.keys())
             if identify(saved.get(key), key) != self._identity.get(key)
         }
-        if "method" in different:  # whose parameters are others too
-            different = {"method": different["method"]}
+        if "class" in different:  # whose parameters are others too
+            different = {"class": different["class"]}
         if different:
             shown = [f"{key} ({_compared(*values)})" for key, values in different.items()]
             limits = different.keys() <= {"max_iter", "tol"}

@@ -67,7 +67,7 @@ def fit_identity(
         uncounted = uncounted - {"max_iter", "tol"}
     counted = {name: value for name, value in parameters.items() if name not in uncounted}
     known = {name: identify(value, name) for name, value in {**content, **counted}.items()}
-    return {"method": f"{method.__module__}.{method.__qualname__}", **known}
+    return {"class": f"{method.__module__}.{method.__qualname__}", **known}
 
 
 def identify(value: Any, name: str) -> Any:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from polyad.estimators.kruskal import KruskalResult
+    from polyad.estimators.base import ReportSection
 
 
 def write_report(
-    model: KruskalResult,
+    model: Any,
     path: str | os.PathLike[str],
     *,
     X: Any = None,
@@ -43,7 +43,9 @@ def write_report(
     top: int = 8,
     max_components: int = 20,
 ) -> Path:
-    """Write a page that shows what was fitted, how the fit ended, and every component.
+    """Write a page that shows what was fitted, how the fit ended, and what was found.
+
+    That is every component, if the model has components, and what else its class has to show.
 
     Parameters
     ----------
@@ -69,22 +71,15 @@ def write_report(
     """
     check_is_fitted(model)
     template = _template()
-    facts = _facts(model, X, y)
-    pictures = plot_components(model, top=top, max_components=max_components)
-    labelled = [k for k in range(1, len(model.factors_)) if model.labels_[k] is not None]
+    has_components = hasattr(model, "factors_")
+    parts = _components(model, top, max_components) if has_components else {}
     page = template.render(
-        title=title or f"{type(model).__name__} with {len(model.weights_)} components",
-        status=model.status_,
-        facts=facts,
-        history=_picture(plot_history(model)),
-        components=_picture(pictures),
-        labelled_modes=[mode_title(model, mode) for mode in labelled],
-        tables=list(_component_tables(model, labelled, top, max_components)),
-        n_hidden=len(model.weights_) - max_components,
-        sections=[
-            {**vars(section), "picture": _picture(draw_curves(section.curves))}
-            for section in model._report_sections()
-        ],
+        title=title or _title(model),
+        status=getattr(model, "status_", None),
+        facts=_facts(model, X, y),
+        history=_picture(plot_history(model)) if hasattr(model, "history_") else "",
+        **{"components": "", "labelled_modes": [], "tables": [], "n_hidden": 0, **parts},
+        sections=[_section(section) for section in model._report_sections()],
         parameters=[
             (name, _shown(value)) for name, value in sorted(model.get_params(deep=False).items())
         ],
@@ -94,6 +89,39 @@ def write_report(
     with replacing(target) as stream:
         stream.write(page.encode())
     return target
+
+
+def _title(model: Any) -> str:
+    name = type(model).__name__
+    return f"{name} with {len(model.weights_)} components" if hasattr(model, "factors_") else name
+
+
+def _components(model: Any, top: int, max_components: int) -> dict[str, Any]:
+    """Return what the page shows of a model's components."""
+    labelled = [k for k in range(1, len(model.factors_)) if model.labels_[k] is not None]
+    return {
+        "components": _picture(plot_components(model, top=top, max_components=max_components)),
+        "labelled_modes": [mode_title(model, mode) for mode in labelled],
+        "tables": list(_component_tables(model, labelled, top, max_components)),
+        "n_hidden": len(model.weights_) - max_components,
+    }
+
+
+def _section(section: ReportSection) -> dict[str, Any]:
+    """Return a section as the page shows it: pictures drawn, numbers written out."""
+    table = section.table
+    return {
+        "title": section.title,
+        "text": section.text,
+        "caption": section.caption,
+        "picture": _picture(draw_curves(section.curves)) if section.curves else "",
+        "head": [] if table is None else [str(table.index.name or ""), *map(str, table.columns)],
+        "rows": [] if table is None else [list(map(_written, row)) for row in table.itertuples()],
+    }
+
+
+def _written(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, (float, np.floating)) else str(value)
 
 
 def _template() -> Any:
@@ -113,16 +141,17 @@ def _template() -> Any:
     return environment.get_template("report.html")
 
 
-def _facts(model: KruskalResult, X: Any, y: Any) -> list[tuple[str, str]]:
-    shape = [int(factor.shape[0]) for factor in model.factors_]
+def _facts(model: Any, X: Any, y: Any) -> list[tuple[str, str]]:
+    shape = model._fitted_shape
     names = [mode_title(model, mode) for mode in range(len(shape))]
     sizes = " × ".join(f"{size} ({name})" for size, name in zip(shape, names, strict=True))
-    facts = [
-        ("tensor", sizes),
-        ("iterations", str(model.n_iter_)),
-        ("objective", f"{model.objective_:.6g}"),
-        ("time", f"{model.history_.seconds:.2f} s"),
-    ]
+    facts = [("tensor" if hasattr(model, "factors_") else "data", sizes)]
+    if hasattr(model, "history_"):
+        facts += [
+            ("iterations", str(model.n_iter_)),
+            ("objective", f"{model.objective_:.6g}"),
+            ("time", f"{model.history_.seconds:.2f} s"),
+        ]
     if X is not None:
         if not hasattr(model, "score"):
             message = (
@@ -142,7 +171,7 @@ def _facts(model: KruskalResult, X: Any, y: Any) -> list[tuple[str, str]]:
 
 
 def _component_tables(
-    model: KruskalResult, labelled: Sequence[int], top: int, max_components: int
+    model: Any, labelled: Sequence[int], top: int, max_components: int
 ) -> Iterator[dict[str, Any]]:
     """Give the numbers behind the bars, for labelled modes."""
     weights = to_numpy(model.weights_)

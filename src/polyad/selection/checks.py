@@ -93,7 +93,8 @@ def check_sizes(*, n_repeats: int, zeros_per_entry: float) -> None:
 def read_estimator(estimator: Any) -> KruskalResult:
     """Return a clone that shows nothing and writes nothing."""
     is_class = isinstance(estimator, type)
-    if is_class or not isinstance(estimator, KruskalResult):
+    scores_samples = getattr(estimator, "_scores_samples", False)
+    if is_class or not (isinstance(estimator, KruskalResult) or scores_samples):
         given = f"the class {estimator.__name__}" if is_class else f"a {type(estimator).__name__}"
         message = (
             f"estimator is {given}; an estimator of polyad is needed, for example polyad.CP()."
@@ -131,6 +132,8 @@ def check_data(
             "array, such as np.concatenate(list(batches))."
         )
         raise InvalidTypeError(message)
+    if estimator._scores_samples:
+        return _check_samples(estimator, X, methods, subsample)
     takes_nan = bool(get_tags(estimator).input_tags.allow_nan)
     given = as_tensor_input(X, allow_nan=takes_nan)
     data, missing = given.data, getattr(estimator, "missing", "zero")
@@ -154,6 +157,21 @@ def check_data(
     if "heldout" in methods:
         _check_heldout(estimator, data, takes_nan=takes_nan)
     return replace(given, data=data)
+
+
+def _check_samples(estimator: Any, X: Any, methods: Sequence[str], subsample: float) -> TensorInput:
+    """Return the data of a model that samples are held out from."""
+    given: TensorInput = estimator._open(X, None)
+    if "core_consistency" in methods:
+        message = (
+            "method='core_consistency' is for sums of components, which "
+            f"{type(estimator).__name__} does not learn. Use method='heldout' or 'stability'."
+        )
+        raise InvalidInputError(message)
+    if subsample_size(given.shape[0], subsample) < 2 or given.shape[0] < 3:
+        message = f"X has {given.shape[0]} samples, too few to leave some out: give more."
+        raise InvalidInputError(message)
+    return given
 
 
 def read_classes(y: Any, given: TensorInput) -> Any:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from polyad.data.validation import Missing
-    from polyad.estimators.kruskal import KruskalResult
+    from polyad.estimators.base import PolyadEstimator
     from polyad.selection.result import Method
     from polyad.selection.tasks import Kind, Outcome
 
@@ -43,7 +43,7 @@ _FITS: dict[str, tuple[Kind, ...]] = {
 
 
 def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_validate)
-    estimator: KruskalResult,
+    estimator: PolyadEstimator,
     X: Any,
     ranks: Iterable[int],
     *,
@@ -66,7 +66,8 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
         loss of the estimator: squared error, or the deviance of counts for
         :class:`polyad.PoissonCP`. Chooses the smallest rank
         whose mean loss is within one standard error of the lowest. All ranks are asked for the
-        same hidden entries. Works for every order.
+        same hidden entries. Works for every order. Of :class:`polyad.MixedMembership`, whole
+        samples are hidden, and the loss is minus its ``score`` of them.
     ``'stability'``
         Fits from several starts, and fits random parts of the samples, and measures how well
         the components agree (factor match score; the mode of the samples is left out for the
@@ -82,8 +83,8 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
 
     Parameters
     ----------
-    estimator : KruskalResult
-        An estimator of polyad, such as :class:`polyad.CP`. It is cloned, never changed; its
+    estimator : estimator of polyad
+        One with ``n_components``, such as :class:`polyad.CP`. It is cloned, never changed; its
         ``n_components`` and ``random_state`` do not matter. With several starts (``n_init``)
         the numbers are less disturbed by local minima.
     X : tensor-like of shape (n_samples, n_1, ...)

@@ -127,6 +127,8 @@ def run_task(task: Task, plan: Plan) -> Outcome:
 
 
 def _run_heldout(task: Task, plan: Plan) -> Outcome:
+    if plan.estimator._scores_samples:
+        return _run_heldout_samples(task, plan)
     hidden = hide_entries(plan.given.data, plan.holdout, task.data_seed)
     if hidden.is_open:
         model = _fit_around(task, plan, hidden)
@@ -135,6 +137,22 @@ def _run_heldout(task: Task, plan: Plan) -> Outcome:
     expected = model._entry_values(hidden.coords)
     losses = model._entry_loss(hidden.values.astype(np.float64), expected)
     return Outcome(task, loss=float(losses @ hidden.weights), ending=_ending(model))
+
+
+def _run_heldout_samples(task: Task, plan: Plan) -> Outcome:
+    """Fit some of the samples, and score the others."""
+    n_samples = plan.given.shape[0]
+    order = np.random.default_rng(task.data_seed).permutation(n_samples)
+    n_hidden = min(max(1, round(plan.holdout.share * n_samples)), n_samples - 1)
+    hidden, kept = (plan.given.take_samples(np.sort(own)) for own in np.split(order, [n_hidden]))
+    model: Any = _fit(task, plan, kept, None)
+    score = model.score(hidden if hidden.is_labelled else hidden.data)
+    return Outcome(task, loss=-float(score), ending=_ending(model))
+
+
+def _kruskal_of(model: Any) -> KruskalTensor:
+    """Return what fits are compared by."""
+    return model._compared() if model._scores_samples else read_kruskal(model)
 
 
 def _fit_around(task: Task, plan: Plan, hidden: Holdout) -> KruskalResult:
@@ -164,7 +182,7 @@ def _run_start(task: Task, plan: Plan) -> Outcome:
     # The first start is the estimator's own, often the best; the others are random.
     changes = {"init": "random"} if task.repeat else {}
     model = _fit(task, plan, plan.given, plan.y, **changes)
-    kruskal = read_kruskal(model)
+    kruskal = _kruskal_of(model)
     consistency = None
     if plan.wants_consistency:
         with thread_limit(1):
@@ -187,7 +205,7 @@ def _run_subsample(task: Task, plan: Plan) -> Outcome:
             "has labels; otherwise use another method."
         )
         raise InvalidInputError(message) from error
-    weights, factors = read_kruskal(model)
+    weights, factors = _kruskal_of(model)
     # Samples are not compared, so their factor need not be kept.
     kruskal = KruskalTensor(weights, [np.ones((1, len(weights))), *factors[1:]])
     return Outcome(task, kruskal=kruskal, ending=_ending(model))

@@ -1,0 +1,1 @@
+"""Experiments of the paper on mixed membership models (PTPQP), and beyond it."""

@@ -1,0 +1,233 @@
+"""Time of whole fits: the runtime experiment of section 6.1, and how time grows.
+
+    python -m experiments.ptpqp.runtime
+
+1000 variables of 4 categories and 1000 samples, 4, 8 and 12 components: the whole model at once,
+without forming its tensor, and 30 to 200 partitions, as the paper has it. Then time against the
+number of variables and of samples. Then data on disk, larger than the memory that a fit takes: a
+process of its own maps the file and tells its peak memory, without the pages of the file. Finished
+measurements are kept in ``runtime.csv``; numbers go to ``RESULTS.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
+
+from experiments.ptpqp.methods import with_all_categories
+from experiments.ptpqp.synthetic import make_planted, rmse
+from experiments.runs import (
+    Store,
+    command,
+    environment,
+    markdown,
+    numbers,
+    run_units,
+    write_section,
+)
+from polyad import MixedMembership
+
+Unit = dict[str, Any]
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "RESULTS.md"
+_CATEGORIES = 4
+# Seconds with 100 partitions on a laptop, serial (section 6.1).
+PAPER = {4: 210, 8: 240, 12: 300}
+_SWEEPS_ON_DISK = 2
+_ROWS_AT_A_TIME = 20_000
+
+
+def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--components", type=numbers, default=(4, 8, 12))
+    parser.add_argument("--partitions", type=numbers, default=(30, 40, 50, 100, 200))
+    parser.add_argument("--variables", type=numbers, default=(250, 500, 1000, 2000, 4000))
+    parser.add_argument("--sizes", type=numbers, default=(1000, 2000, 4000, 8000, 16000))
+    parser.add_argument(
+        "--disk", type=numbers, default=(100_000, 1_000_000), help="samples on disk"
+    )
+    parser.add_argument("--max-minutes", type=float, default=30.0)
+    return parser.parse_args(arguments)
+
+
+def make_units(options: argparse.Namespace) -> list[Unit]:
+    """Return the measurements."""
+    base = {"panel": "partitions", "n": 1000, "p": 1000}
+    units = [
+        {**base, "k": k, "partitions": r}
+        for k in options.components
+        for r in (1, *options.partitions)
+    ]
+    grow = {"k": 8, "partitions": 1}
+    units += [{"panel": "variables", "n": 1000, "p": p, **grow} for p in options.variables]
+    units += [{"panel": "samples", "n": n, "p": 1000, **grow} for n in options.sizes]
+    units += [{"panel": "disk", "n": n, "p": 1000, **grow} for n in options.disk]
+    return units
+
+
+def do_unit(unit: Unit) -> Unit:
+    """Return the processor seconds of a fit with one thread, and the error of its parameters."""
+    if unit["panel"] == "disk":
+        return _on_disk(unit)
+    planted = make_planted(unit["n"], unit["p"], _CATEGORIES, unit["k"], 0)
+    model = make_model(unit["k"], planted.alpha0, unit["partitions"])
+    with warnings.catch_warnings(), threadpool_limits(1):
+        warnings.simplefilter("ignore")
+        # Kernels are compiled before the clock starts.
+        make_model(unit["k"], planted.alpha0, 1).set_params(max_iter=2).fit(planted.Y[:200, :60])
+        started = time.process_time()
+        model.fit(planted.Y)
+        took = time.process_time() - started
+    theta = with_all_categories(planted.Y, model.theta_, _CATEGORIES)
+    return {"fit": took, "iterations": int(model.n_iter_), "rmse": rmse(theta, planted.theta)}
+
+
+def make_model(k: int, alpha0: float, n_partitions: int) -> MixedMembership:
+    """Return the whole model, or one in partitions."""
+    if n_partitions == 1:
+        return MixedMembership(k, alpha0=alpha0, n_jobs=1, random_state=0)
+    return MixedMembership(
+        k,
+        alpha0=alpha0,
+        method="partitioned",
+        n_partitions=n_partitions,
+        n_jobs=1,
+        random_state=0,
+    )
+
+
+def _on_disk(unit: Unit) -> Unit:
+    """Write samples to a file, and fit them in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "samples.npy"
+        shape = (unit["n"], unit["p"])
+        file = np.lib.format.open_memmap(path, mode="w+", dtype=np.int8, shape=shape)
+        drawn = make_planted(_ROWS_AT_A_TIME, unit["p"], _CATEGORIES, unit["k"], 0)
+        for first in range(0, unit["n"], _ROWS_AT_A_TIME):
+            rows = min(_ROWS_AT_A_TIME, unit["n"] - first)
+            file[first : first + rows] = drawn.Y[:rows]
+        file.flush()
+        del file
+        program = [sys.executable, "-m", "experiments.ptpqp.runtime", "--fit-file", str(path)]
+        done = subprocess.run(program, capture_output=True, text=True, check=True)
+    numbers_told = [float(word) for word in done.stdout.split()[-4:]]
+    names = ("fit", "iterations", "megabytes", "megabytes_before")
+    size = {"file_megabytes": unit["n"] * unit["p"] / 2**20}
+    return dict(zip(names, numbers_told, strict=True)) | size
+
+
+def fit_file(path: str) -> None:
+    """Fit a file of samples and print seconds, iterations, and peak memory with and without it."""
+    Y = np.load(path, mmap_mode="r")
+    model = make_model(8, 0.8, 1).set_params(max_iter=_SWEEPS_ON_DISK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        small = np.ascontiguousarray(Y[:200, :60])
+        make_model(8, 0.8, 1).set_params(max_iter=2).fit(small)
+        memory = [own_megabytes()]
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.2):
+                memory.append(own_megabytes())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        started = time.process_time()
+        model.fit(Y)
+        took = time.process_time() - started
+        done.set()
+        watcher.join()
+    print(took, model.n_iter_, max(memory), memory[0])
+
+
+def own_megabytes() -> float:
+    """Return the memory of this process, without pages of files, which the system may drop."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    (line,) = [line for line in lines if line.startswith("RssAnon")]
+    return int(line.split()[1]) / 1024
+
+
+def describe(table: pd.DataFrame) -> str:
+    """Return the measurements as text."""
+    texts = []
+    own = table[table["panel"] == "partitions"]
+    rows = {}
+    for r in sorted(own["partitions"].unique()):
+        line = own[own["partitions"] == r].set_index("k")
+        name = "whole, tensor-free" if r == 1 else f"{r} partitions"
+        rows[name] = [f"{line['fit'][k]:.2f} s, {line['rmse'][k]:.4f}" for k in sorted(line.index)]
+    shown = pd.DataFrame.from_dict(rows, orient="index")
+    shown.columns = [f"k = {k}" for k in sorted(own["k"].unique())]
+    shown.loc["paper, 100 partitions"] = [f"{PAPER[k]} s" for k in sorted(own["k"].unique())]
+    shown.index.name = "p = 1000, n = 1000: time, error"
+    texts.append(markdown(shown))
+    for panel, letter, title in (("variables", "p", "variables"), ("samples", "n", "samples")):
+        line = table[table["panel"] == panel].sort_values(letter)
+        each = line["fit"] / line["iterations"] / line[letter]
+        shown = pd.DataFrame(
+            {
+                "seconds": line["fit"].map("{:.2f}".format),
+                "sweeps": line["iterations"].astype(int),
+                f"microseconds per sweep and {title[:-1]}": (1e6 * each).map("{:.1f}".format),
+                "error": line["rmse"].map("{:.4f}".format),
+            }
+        )
+        shown.index = pd.Index(line[letter], name=f"{title}, k = 8")
+        texts.append(markdown(shown))
+    line = table[table["panel"] == "disk"]
+    if len(line):
+        shown = pd.DataFrame(
+            {
+                "file": line["file_megabytes"].map("{:.0f} MB".format),
+                "sweeps": line["iterations"].astype(int),
+                "seconds": line["fit"].map("{:.0f}".format),
+                "peak memory": line["megabytes"].map("{:.0f} MB".format),
+                "before the fit": line["megabytes_before"].map("{:.0f} MB".format),
+            }
+        )
+        shown.index = pd.Index(line["n"], name="samples on disk, p = 1000, k = 8")
+        texts.append(markdown(shown))
+        texts.append(
+            f"On disk are {_ROWS_AT_A_TIME} samples, repeated; {_SWEEPS_ON_DISK} sweeps are "
+            "measured, not a whole fit (which would take some twenty); memory "
+            "is that of the process without the pages of the mapped file, five times a second."
+        )
+    return "\n".join(texts)
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    if sys.argv[1:2] == ["--fit-file"]:
+        fit_file(sys.argv[2])
+        return
+    options = read_options()
+    store = Store(HERE / "runtime.csv")
+    own = make_units(options)
+    # One process: times are measured.
+    run_units(own, do_unit, store, jobs=1, max_minutes=options.max_minutes)
+    body = (
+        f"`{command()}`\n\n{environment()}. Seconds of one "
+        "processor, which others on the machine disturb less than those of a clock; one thread; "
+        "without the time that compiles kernels.\n\n"
+        f"{describe(store.table(own))}"
+    )
+    write_section(RESULTS, "Runtime", body)
+    print(body)
+
+
+if __name__ == "__main__":
+    main()

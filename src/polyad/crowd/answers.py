@@ -1,0 +1,257 @@
+"""Who said what of which item: the labels of a crowd, whatever they come in.
+
+A long table, a matrix or a table with a column for each worker become the same three lists of
+numbers. Missing labels are left out here, and nothing below knows of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.core.arrays import to_numpy
+from polyad.data.label_values import as_labels, find_labels, shown
+from polyad.data.long_table import Column, encode, read_columns
+from polyad.data.readers import unpack
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Codes = NDArray[np.intp]
+
+# Whole numbers beyond this are not exact as floats, and are no names of classes.
+_LARGEST = 2.0**53
+_MODES = ("item", "worker")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The labels of a crowd: one number for item, worker and class of each."""
+
+    items: Codes
+    workers: Codes
+    labels: Codes
+    #: How many items and workers there are; some may have no label.
+    shape: tuple[int, int]
+    #: The names of items and workers, None where they are known by position.
+    names: tuple[NDArray[Any] | None, NDArray[Any] | None]
+    #: What the labels can be, in order.
+    classes: NDArray[Any]
+    modes: tuple[str, str] = _MODES
+    #: Whether items are rows of a table of events, and have no order of their own.
+    is_long: bool = False
+
+
+def read_answers(X: Any, columns: Sequence[str] | None) -> Answers:
+    """Read a long table with the given columns, or a matrix or table of items x workers."""
+    if type(X).__module__.partition(".")[0] in ("pandas", "polars") and hasattr(X, "columns"):
+        known = [] if columns is None else [name for name in columns if name in list(X.columns)]
+        if columns is not None and len(known) == len(columns):
+            return _from_long(X, columns)
+        if known:
+            message = (
+                f"The table has the columns {known}, but not all of columns={tuple(columns or ())} "
+                f"that make it a long table of labels; it has {list(X.columns)[:8]}. Name the "
+                "columns of items, workers and labels with columns=(...), or give columns=None if "
+                "each column holds the labels of a worker."
+            )
+            raise InvalidInputError(message)
+        return _from_wide(X)
+    given = unpack(X)
+    modes = _MODES if given.modes is None or len(given.modes) != 2 else given.modes
+    stored = given.data
+    if given.is_sparse and stored.ndim == 2:
+        rows, workers = (np.asarray(part, dtype=np.intp) for part in stored.coords)
+        return _from_entries((rows, workers), stored.data, stored.shape, given.labels, modes)
+    return _from_matrix(to_numpy(stored), given.labels, modes)
+
+
+def _from_long(X: Any, columns: Sequence[str]) -> Answers:
+    item, worker, label = read_columns(X, list(columns), table="X")
+    (items, item_names), (workers, worker_names) = encode(item), encode(worker)
+    series = label.series
+    known = series.notna().to_numpy()
+    classes = Column(label.name, series[known], label.dtype)
+    labels, found = _encoded(classes)
+    shape, names = (len(item_names), len(worker_names)), (item_names, worker_names)
+    modes = (item.name, worker.name)
+    return Answers(items[known], workers[known], labels, shape, names, found, modes, is_long=True)
+
+
+def _from_wide(X: Any) -> Answers:
+    """Read a table with the labels of a worker in each column; its index names the items."""
+    import pandas as pd
+
+    index = getattr(X, "index", None)
+    is_named = isinstance(index, pd.Index) and not isinstance(index, pd.RangeIndex)
+    items = as_labels(index, name="item") if is_named else None  # type: ignore[arg-type]
+    has_names = not isinstance(X.columns, pd.RangeIndex) and len(X.columns)
+    workers = as_labels(X.columns, name="worker") if has_names else None
+    return _from_matrix(X.to_numpy(), (items, workers), _MODES)
+
+
+def _from_matrix(values: NDArray[Any], names: Any, modes: Any) -> Answers:
+    import pandas as pd
+
+    if values.ndim != 2:
+        message = (
+            f"X has {values.ndim} modes, of shape {values.shape}. Labels of a crowd are a matrix "
+            "of items x workers, or a table with the columns item, worker and label. Reshape your "
+            "data: X.reshape(1, -1) is one item, X.reshape(-1, 1) one worker."
+        )
+        raise InvalidInputError(message)
+    if not values.size:
+        what = "0 sample(s)" if not len(values) else "0 feature(s)"
+        message = (
+            f"X has {what} (shape={values.shape}) while a minimum of 1 is required: give the "
+            "labels of one item by one worker at least."
+        )
+        raise InvalidInputError(message)
+    if values.dtype.kind == "c":
+        message = "Complex data not supported: labels are classes. Give integers or text."
+        raise InvalidInputError(message)
+    rows, workers = np.nonzero(~pd.isna(values))
+    return _from_entries((rows, workers), values[rows, workers], values.shape, names, modes)
+
+
+def _from_entries(coords: Any, values: NDArray[Any], shape: Any, names: Any, modes: Any) -> Answers:
+    import pandas as pd
+
+    known = ~np.asarray(pd.isna(values))
+    series = pd.Series(values[known])
+    labels, classes = _encoded(Column("label", series, str(series.dtype)))
+    items, workers = (part[known] for part in coords)
+    return Answers(items, workers, labels, tuple(shape), tuple(names), classes, tuple(modes))
+
+
+def _encoded(column: Column) -> tuple[Codes, NDArray[Any]]:
+    """Return the number of the class of each label, and the classes; whole floats are integers."""
+    if not len(column.series):
+        message = (
+            "X has no label at all. Labels are entries that are not NaN or None, and those that a "
+            "sparse matrix stores."
+        )
+        raise InvalidInputError(message)
+    codes, classes = encode(column)
+    if classes.dtype.kind == "f":
+        broken = (
+            ~np.isfinite(classes) | (np.abs(classes) >= _LARGEST) | (classes != np.floor(classes))
+        )
+        if broken.any():
+            message = (
+                f"X has labels that are not whole numbers: {shown(classes[broken])}. Labels are "
+                "classes: integers, text or categories. Input contains measurements, infinity or "
+                "values too large; round or bin them, for example with pandas.cut."
+            )
+            raise InvalidInputError(message)
+        classes = classes.astype(np.int64)
+    return codes.astype(np.intp), classes
+
+
+def with_gold(answers: Answers, gold: Any) -> tuple[Answers, Codes]:
+    """Return the answers, with the classes of gold labels, and the class of each item or -1."""
+    import pandas as pd
+
+    known = np.full(answers.shape[0], -1, dtype=np.intp)
+    if gold is None:
+        return answers, known
+    items, values = _gold_items(answers, gold)
+    values = np.asarray(values, dtype=object) if isinstance(values, list) else np.asarray(values)
+    told = (items >= 0) & ~np.asarray(pd.isna(values))
+    if not told.any():
+        message = (
+            f"y knows none of the {len(known)} items of X. Give a mapping or a Series from the "
+            "name of an item to its class, in the spelling and type of X."
+        )
+        raise InvalidInputError(message)
+    series = pd.Series(values[told])
+    codes, own = _encoded(Column("y", series, str(series.dtype)))
+    joined = joined_classes(answers.classes, own)
+    known[items[told]] = find_labels(joined, own)[codes]
+    moved = find_labels(joined, answers.classes)
+    return replace(answers, labels=moved[answers.labels], classes=joined), known
+
+
+def _gold_items(answers: Answers, gold: Any) -> tuple[Codes, Any]:
+    """Return the position of each item that gold labels are given for, -1 if X does not have it."""
+    n_items, names = answers.shape[0], answers.names[0]
+    is_series = hasattr(gold, "index") and hasattr(gold, "to_numpy")
+    plain = is_series and type(gold.index).__name__ == "RangeIndex" and not answers.is_long
+    if isinstance(gold, Mapping) or (is_series and not plain):
+        wanted = list(gold) if isinstance(gold, Mapping) else gold.index
+        values = list(gold.values()) if isinstance(gold, Mapping) else gold.to_numpy()
+        if not len(wanted):
+            return np.zeros(0, dtype=np.intp), np.zeros(0)
+        own = np.arange(n_items) if names is None else names
+        return find_labels(own, as_labels(wanted, name="y")), values
+    if answers.is_long:
+        message = (
+            f"y is a {type(gold).__name__}, which does not say which item of the long table X each "
+            "class is of. Give a mapping {item: class} or a Series with the items as index."
+        )
+        raise InvalidTypeError(message)
+    values = gold.to_numpy() if hasattr(gold, "to_numpy") else gold
+    if np.ndim(values) != 1 or len(values) != n_items:
+        message = (
+            f"y has the shape {np.shape(values)}, and X has {n_items} items. Give one class for "
+            "each (None or NaN where it is not known), or a mapping {item: class}."
+        )
+        raise InvalidInputError(message)
+    return np.arange(n_items), values
+
+
+def joined_classes(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """Return the classes of both, the first in their order if they have all."""
+    new = second[find_labels(first, second) < 0]
+    if not len(new):
+        return first
+    kinds = {own.dtype.kind.replace("u", "i") for own in (first, second)}
+    if len(kinds) > 1:
+        message = (
+            f"y has classes of type {second.dtype} ({shown(second)}), and the labels of X are of "
+            f"type {first.dtype} ({shown(first)}). Convert them to the same type."
+        )
+        raise InvalidTypeError(message)
+    return np.unique(np.concatenate([first, new]))
+
+
+def matched(answers: Answers, model: Any) -> Answers:
+    """Bring new answers to the workers and classes of a model; unknown workers come last.
+
+    Workers without names are known by position, and there are as many as in the fit.
+    """
+    n_workers, known = model.n_features_in_, model.labels_[1]
+    theirs = answers.names[1]
+    if theirs is None and answers.shape[1] != n_workers:
+        message = (
+            f"X has {answers.shape[1]} features, but {type(model).__name__} is expecting "
+            f"{n_workers} features as input: workers without names are known by position. Give a "
+            "column for each, or a long table with the names of workers."
+        )
+        raise InvalidInputError(message)
+    places = np.arange(answers.shape[1])
+    if theirs is not None:
+        places = find_labels(np.arange(n_workers) if known is None else known, theirs)
+    classes = find_labels(model.classes_, answers.classes)
+    used = np.unique(answers.labels)
+    strange = answers.classes[used[classes[used] < 0]]
+    if len(strange):
+        message = (
+            f"X has labels that are none of the classes of the fit: {shown(strange)}; these are "
+            f"{shown(model.classes_)}. Leave such labels out, or fit again with them."
+        )
+        raise InvalidInputError(message)
+    workers = places[answers.workers]
+    return replace(
+        answers,
+        workers=np.where(workers < 0, n_workers, workers),
+        labels=classes[answers.labels],
+        shape=(answers.shape[0], n_workers + 1),
+        classes=model.classes_,
+    )

@@ -1,0 +1,140 @@
+"""What a fit of a crowd finds."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyad import DawidSkene, MajorityVote
+from polyad.report import write_report
+from tests.crowd.twin import planted
+
+ITEMS, WORKERS, LABELS, TRUTH = planted(200, 12, 3, share=0.5, right=0.7, seed=5)
+LONG = pd.DataFrame({"item": ITEMS, "worker": WORKERS, "label": LABELS})
+
+
+def error(model):
+    return float(np.mean(model.item_table()["class"].to_numpy() != TRUTH))
+
+
+@pytest.mark.parametrize("init", ["majority", "moments", "power"])
+@pytest.mark.parametrize("variant", ["full", "one-coin"])
+def test_planted_classes_are_found(init, variant):
+    model = DawidSkene(init=init, variant=variant, random_state=0).fit(LONG)
+    assert model.status_.is_success
+    votes = error(MajorityVote().fit(LONG))
+    assert error(model) < 0.75 * votes if variant == "full" else error(model) <= votes
+
+
+def test_tables_of_workers_are_found():
+    items, workers, labels, truth = planted(2000, 8, 3, share=0.8, seed=6)
+    model = DawidSkene().fit(pd.DataFrame({"item": items, "worker": workers, "label": labels}))
+    true = np.zeros((8, 3, 3))
+    np.add.at(true, (workers, truth[items], labels), 1.0)
+    true /= true.sum(axis=2, keepdims=True)
+    np.testing.assert_allclose(model.confusion_, true, atol=0.04)
+    right = [np.mean(labels[workers == w] == truth[items[workers == w]]) for w in range(8)]
+    np.testing.assert_allclose(model.worker_table()["reliability"], right, atol=0.03)
+
+
+def test_a_prior_keeps_few_labels_of_many_classes_from_overfitting():
+    """Three labels for an item, two of a worker for each class: likelihood alone is misled."""
+    rng = np.random.default_rng(0)
+    n_items, n_workers, n_classes = 600, 150, 8
+    truth = rng.integers(n_classes, size=n_items)
+    # A class has a favourite mistake, as all workers make it, each more or less.
+    table = 0.6 * np.eye(n_classes) + 0.35 * np.roll(np.eye(n_classes), 1, axis=1) + 0.05 / 8
+    tables = np.array([[rng.dirichlet(10 * row) for row in table] for _ in range(n_workers)])
+    items = np.repeat(np.arange(n_items), 3)
+    workers = np.concatenate([rng.choice(n_workers, 3, replace=False) for _ in range(n_items)])
+    sums = tables[workers, truth[items]].cumsum(axis=1)
+    labels = (rng.random((len(items), 1)) * sums[:, -1:] > sums).sum(axis=1)
+    X = pd.DataFrame({"item": items, "worker": workers, "label": labels})
+
+    def wrong_share(model):
+        return np.mean(model.fit(X).item_table()["class"].to_numpy() != truth)
+
+    learned, votes = wrong_share(DawidSkene()), wrong_share(MajorityVote())
+    assert learned < 0.8 * min(votes, wrong_share(DawidSkene(prior=None)))
+
+
+def test_more_starts_are_never_worse():
+    one = DawidSkene(random_state=0).fit(LONG).objective_
+    for init in ("majority", "power"):
+        assert DawidSkene(init=init, n_init=3, random_state=0).fit(LONG).objective_ <= one + 1e-3
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_names_and_order_change_nothing(seed):
+    rng = np.random.default_rng(seed)
+    base = DawidSkene().fit(LONG)
+    classes, crew, things = rng.permutation(3), rng.permutation(12), rng.permutation(200)
+    turned = LONG.assign(item=things[ITEMS], worker=crew[WORKERS], label=classes[LABELS]).sample(
+        frac=1.0, random_state=seed
+    )
+    model = DawidSkene().fit(turned)
+    assert model.objective_ == pytest.approx(base.objective_, rel=1e-9)
+    found = model.probabilities_[things][:, classes]
+    np.testing.assert_allclose(found, base.probabilities_, atol=1e-6)
+    tables = model.confusion_[crew][:, classes][:, :, classes]
+    np.testing.assert_allclose(tables, base.confusion_, atol=1e-6)
+
+
+def test_new_items_by_known_and_unknown_workers():
+    old, new = LONG[LONG["item"] < 150], LONG[LONG["item"] >= 150]
+    model = DawidSkene().fit(old)
+    told = model.predict(new)
+    assert told.index.tolist() == sorted(new["item"].unique())
+    assert np.mean(told != TRUTH[told.index]) < 0.3
+    alone = model.predict_proba(new[new["item"] == 160])
+    np.testing.assert_allclose(alone, model.predict_proba(new).loc[[160]], atol=1e-12)
+    stranger = pd.DataFrame({"item": [0], "worker": [99], "label": [1]})
+    typical = model.confusion_table()[1] * model.class_shares_
+    expected = typical / typical.sum()
+    np.testing.assert_allclose(model.predict_proba(stranger).to_numpy()[0], expected)
+    assert np.isfinite(model.score(new))
+    assert model.score(new) > DawidSkene(prior=None).fit(old).score(new)
+
+
+def test_score_is_the_likelihood_of_a_label():
+    model = DawidSkene(prior=None).fit(LONG)
+    assert model.score(LONG) == pytest.approx(-model.objective_ / len(LONG), rel=1e-6)
+
+
+def test_a_random_worker_has_no_information_and_a_liar_has():
+    rng = np.random.default_rng(1)
+    truth = rng.integers(2, size=400)
+    good = np.where(rng.random((400, 3)) < 0.85, truth[:, None], 1 - truth[:, None])
+    X = np.column_stack([good, rng.integers(2, size=400), 1 - truth])
+    table = DawidSkene().fit(X).worker_table()
+    assert table["information"].iloc[3] < 0.03
+    assert table["information"].iloc[4] > 0.5
+    assert table["reliability"].iloc[4] < 0.1
+
+
+def test_the_report_shows_workers_and_items_in_doubt(tmp_path):
+    page = write_report(DawidSkene().fit(LONG), tmp_path / "page.html", X=LONG).read_text()
+    for words in ("Workers", "Items in doubt", "Confusions", "log-likelihood of a label"):
+        assert words in page
+    assert "Components" not in page
+    page = write_report(MajorityVote().fit(LONG), tmp_path / "votes.html").read_text()
+    assert "Items in doubt" in page
+
+
+DATA = Path(os.environ.get("POLYAD_DATA", ""), "crowd")
+# Wrong items of the converged fit of crowd-kit, and one more.
+SETS = {"bluebird": 12, "rte": 59, "trec": 676, "dog": 128}
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="POLYAD_DATA has no crowd sets")
+@pytest.mark.parametrize("name", SETS)
+def test_real_sets(name):
+    labels = pd.read_csv(DATA / f"{name}_labels.csv")
+    truth = pd.read_csv(DATA / f"{name}_truth.csv").set_index("item")["truth"]
+    learned = DawidSkene().fit_predict(labels)
+    assert (learned.reindex(truth.index) != truth).sum() <= SETS[name]
