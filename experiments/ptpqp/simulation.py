@@ -168,7 +168,9 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     )
     for k, axis in zip(ks, axes[0], strict=True):
         own = clean[clean["k"] == k].groupby(["method", "n"])["rmse"].agg(["mean", "min", "max"])
-        for number, method in enumerate(name for name in METHODS if name in own.index):
+        for number, method in enumerate(METHODS):
+            if method not in own.index:
+                continue
             line = own.loc[method]
             color = f"C{number % 10}"
             style = "-" if number < 10 else "--"
