@@ -63,7 +63,12 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--components", type=numbers, default=(3, 5, 10, 20))
     parser.add_argument("--sizes", type=numbers, default=(100, 200, 500, 1000, 5000))
-    parser.add_argument("--samples", type=int, default=3, help="models drawn (seeds 0, 1, ...)")
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=3,
+        help="models drawn (seeds 0, 1, ...); 0 only writes tables",
+    )
     parser.add_argument("--methods", type=words, default=METHODS)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--max-minutes", type=float, default=30.0)
@@ -163,7 +168,9 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     )
     for k, axis in zip(ks, axes[0], strict=True):
         own = clean[clean["k"] == k].groupby(["method", "n"])["rmse"].agg(["mean", "min", "max"])
-        for number, method in enumerate(name for name in METHODS if name in own.index):
+        for number, method in enumerate(METHODS):
+            if method not in own.index:
+                continue
             line = own.loc[method]
             color = f"C{number % 10}"
             style = "-" if number < 10 else "--"
@@ -188,8 +195,8 @@ def main() -> None:
     models = table.groupby(["method", "k", "n", "contamination"]).size()
     body = (
         f"`{command()}`\n\n{environment()}. {_VARIABLES} variables of {_CATEGORIES} categories; "
-        f"means over {models.min()} to {models.max()} drawn models and, in brackets, their range."
-        "\n\n"
+        f"means over {models.min()} to {models.max()} drawn models and, in brackets, their range. "
+        "Ratios are of the same models; means of different rows can be of different ones.\n\n"
         f"{summarize(table)}\n{compare(table)}\n{describe(table)}\n"
         "![errors against the number of samples, without contamination](simulation.png)"
     )
