@@ -55,7 +55,7 @@ FINE_CUTS = {
     "quantile.problem._MOST_ROWS": 10,
     "quantile.scores._MOST_SAMPLES": 6,
     "quantile.projected.projectors._MOST_SAMPLES": 6,
-    "membership.moments._ENTRIES_AT_A_TIME": 1 << 8,
+    "membership.moment_tensors._ENTRIES_AT_A_TIME": 1 << 8,
     "membership.posterior._LIKELIHOODS_AT_A_TIME": 1 << 8,
 }
 

@@ -15,7 +15,7 @@ from polyad.membership.alternatives import (
     meld,
     tensor_power,
 )
-from polyad.membership.moments import block_moments
+from polyad.membership.moment_tensors import block_moments
 from polyad.membership.solver import decompose
 from polyad.membership.variables import read_columns
 

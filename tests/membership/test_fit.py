@@ -9,7 +9,7 @@ import pytest
 import polyad
 from polyad import MixedMembership
 from polyad.exceptions import DataWarning, InvalidInputError
-from polyad.membership.moments import MomentTensor
+from polyad.membership.moment_tensors import MomentTensor
 from polyad.membership.partitions import Layout, choose_anchors, combine, partitioned, thirds
 from polyad.membership.solver import decompose
 from polyad.membership.variables import read_columns
@@ -109,7 +109,7 @@ def test_samples_on_disk_are_read_in_place(tmp_path, monkeypatch):
     X = np.load(path, mmap_mode="r")
     assert read_columns(X, "auto", range(30)).codes is X
     whole = fitted(X, n_jobs=1)
-    module = importlib.import_module("polyad.membership.moments")
+    module = importlib.import_module("polyad.membership.moment_tensors")
     monkeypatch.setattr(module, "_KEPT_ENTRIES", 30_000)
     monkeypatch.setattr(module, "_ENTRIES_AT_A_TIME", 5000)
     monkeypatch.setattr(

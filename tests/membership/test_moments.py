@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polyad.exceptions import InvalidInputError
 from polyad.membership import moments
-from polyad.membership.moments import Constants, MomentTensor, block_moments, moment_tensor
+from polyad.membership.moment_tensors import Constants, MomentTensor, block_moments, moment_tensor
 from polyad.membership.solver import MomentSolver, decompose, moment_problem
 from polyad.membership.variables import read_columns
 from polyad.tensor import DenseTensor
@@ -83,7 +83,7 @@ def test_samples_come_in_parts(monkeypatch):
     table, rng = table_of(y), np.random.default_rng(0)
     factors = [rng.random((16, 2)) for _ in range(3)]
     whole = MomentTensor(table, SETS, 0.3).mttkrp(factors, 0)
-    module = importlib.import_module("polyad.membership.moments")  # not the function of its name
+    module = importlib.import_module("polyad.membership.moment_tensors")
     monkeypatch.setattr(module, "_ENTRIES_AT_A_TIME", 40)
     monkeypatch.setattr(module, "_KEPT_ENTRIES", 0)
     parts = MomentTensor(table, SETS, 0.3)

@@ -72,6 +72,7 @@ def test_bad_settings(function, arguments, text):
     [
         ({"n_targets": 0}, "n_targets=0"),
         ({"n_targets": True}, "n_targets=True"),
+        ({"n_targets": 10**30}, "is above 100000000"),
         ({"n_targets": 3, "target_weights": [1.0, 1.0]}, "target_weights has 2 entries"),
         ({"target_weights": []}, "target_weights has the shape"),
     ],

@@ -21,7 +21,7 @@ from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.fitting import FitOptions, fit_best
 from polyad.membership.matching import MATCHINGS
-from polyad.membership.moments import find_positions
+from polyad.membership.moment_tensors import find_positions
 from polyad.membership.parameters import (
     Parameters,
     emissions_of,

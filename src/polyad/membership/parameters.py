@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.membership.moments import Constants, averages
+from polyad.membership.moment_tensors import Constants, averages
 from polyad.membership.partitions import combine
 from polyad.membership.posterior import Emissions
 from polyad.membership.refine import LEAST_COUNT, PSEUDO_COUNT

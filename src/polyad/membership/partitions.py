@@ -19,7 +19,7 @@ from polyad.cp.solver import ALSState
 from polyad.exceptions import InvalidInputError
 from polyad.fitting import FitOptions, Solver, fit_best
 from polyad.membership.matching import Match, Matching, match_components, smallest_angle
-from polyad.membership.moments import (
+from polyad.membership.moment_tensors import (
     MomentTensor,
     block_moments,
     check_sets,

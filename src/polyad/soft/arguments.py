@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Of Sinkhorn's algorithm, which has long converged then, or never will.
 _MOST_ITERATIONS = 10**6
+_MOST_TARGETS = 10**8
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,12 @@ def read_targets(
 ) -> Side:
     """Return the weights of targets, whose number may be given by either argument."""
     size = read_count(n_targets, "n_targets")
+    if size is not None and size > _MOST_TARGETS:
+        message = (
+            f"n_targets={size} is above {_MOST_TARGETS}: each row has a number for each target. "
+            "Use n_targets=None, which takes as many as there are values, or fewer."
+        )
+        raise InvalidInputError(message)
     if target_weights is None:
         return read_weights(None, "target_weights", layout, n if size is None else size)
     return read_weights(target_weights, "target_weights", layout, size)
