@@ -163,19 +163,21 @@ def with_holes(samples):
 @pytest.mark.parametrize("name", MODELS)
 def test_alone_repeated_and_in_any_order(name, dtype):
     model, samples = fitted(name, dtype)
+    samples = samples[:5]
     if name not in ("GeneralizedCP gamma", "GeneralizedCP rayleigh"):  # which take no zeros
         samples = np.concatenate([samples, np.zeros_like(samples[:1])])
     together = model.transform(given(model, samples))
     assert_same(one_by_one(model, samples), together, dtype)
     assert_same(model.transform(given(model, samples[::-1]))[::-1], together, dtype)
-    repeated = np.repeat(samples, 5, axis=0)
-    assert_same(model.transform(given(model, repeated))[::5], together, dtype)
+    repeated = np.repeat(samples, 3, axis=0)
+    assert_same(model.transform(given(model, repeated))[::3], together, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name][0]._accepts_nan])
 def test_alone_and_beside_others_with_missing_entries(name, dtype):
     model, samples = fitted(name, dtype)
+    samples = samples[:5]
     hidden = with_holes(samples)
     holed = np.where(hidden, np.nan, samples)
     together = model.transform(holed)
@@ -183,7 +185,7 @@ def test_alone_and_beside_others_with_missing_entries(name, dtype):
     alone = [model.transform(sample) for sample in np.split(holed, len(holed))]
     assert_same(np.concatenate(alone), together, dtype)
     np.testing.assert_array_equal(model.transform(samples, mask=~hidden), together)
-    assert_same(model.transform(np.concatenate([samples, holed, samples]))[7:14], together, dtype)
+    assert_same(model.transform(np.concatenate([samples, holed, samples]))[5:10], together, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

@@ -20,13 +20,16 @@ from polyad.metrics import FeatureEvaluation, evaluate_features
 from polyad.metrics import features as module
 
 STRENGTHS = (0.01, 1.0, 100.0)
+# As many as there are without this file.
+INNER_FOLDS = module._INNER_FOLDS
 
 
 @pytest.fixture(autouse=True)
-def few_strengths(monkeypatch):
-    """The choice is the same with fewer to choose from, and quicker."""
+def few_fits(monkeypatch):
+    """The choice is made in the same way with fewer strengths and inner folds, and quicker."""
     assert set(STRENGTHS) <= set(module.STRENGTHS)
     monkeypatch.setattr(module, "STRENGTHS", STRENGTHS)
+    monkeypatch.setattr(module, "_INNER_FOLDS", 2)
 
 
 def data(n=90, n_classes=2, gap=1.0, seed=0):
@@ -37,11 +40,11 @@ def data(n=90, n_classes=2, gap=1.0, seed=0):
     return (centres[y] + generator.standard_normal((n, 4))) * [1.0, 100.0, 0.01, 1.0], y
 
 
-def by_hand(features, y, seed, scoring):
+def by_hand(features, y, seed, scoring, n_inner):
     """The nested loop of the scikit-learn manual."""
     seed = int(np.random.RandomState(seed).randint(2**31 - 1))
     outer = StratifiedKFold(3, shuffle=True, random_state=seed)
-    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+    folds = StratifiedKFold(n_inner, shuffle=True, random_state=seed)
     scores, strengths = [], []
     for train, test in outer.split(features, y):
         scaler = StandardScaler().fit(features[train])
@@ -71,13 +74,18 @@ def precision(model, X, y):
 
 
 @pytest.mark.parametrize(
-    ("n_classes", "name", "scoring"),
-    [(2, "accuracy", accuracy), (3, "accuracy", accuracy), (2, "average_precision", precision)],
+    ("n_classes", "name", "scoring", "n_inner"),
+    [
+        (2, "accuracy", accuracy, INNER_FOLDS),
+        (3, "accuracy", accuracy, 2),
+        (2, "average_precision", precision, 2),
+    ],
 )
-def test_equals_a_nested_loop_written_by_hand(n_classes, name, scoring):
+def test_equals_a_nested_loop_written_by_hand(monkeypatch, n_classes, name, scoring, n_inner):
+    monkeypatch.setattr(module, "_INNER_FOLDS", n_inner)
     features, y = data(n_classes=n_classes)
     found = evaluate_features(features, y, cv=3, scoring=name, random_state=3)
-    scores, strengths = by_hand(features, y, 3, scoring)
+    scores, strengths = by_hand(features, y, 3, scoring, n_inner)
     np.testing.assert_allclose(found.scores, scores, atol=1e-12)
     assert found.strengths == tuple(strengths)
     assert found.mean == pytest.approx(np.mean(scores))

@@ -77,7 +77,7 @@ def test_the_names_that_are_offered_for_a_divergence_are_taken():
     assert {"kl", "frobenius"} < set(offered)
     assert not {"bernoulli", "poisson-log"} & set(offered)
     for name in offered:
-        QMF(2, divergence=name, max_iter=1, random_state=0).fit(small())
+        QMF(1, divergence=name, max_iter=1, random_state=0).fit(small(n_samples=5, n_features=4))
 
 
 def test_what_only_qmf_refuses():
@@ -187,7 +187,7 @@ def test_divergences_that_are_none(estimator, value, derivative, words):
 @pytest.mark.filterwarnings("ignore:.*hardly count:polyad.exceptions.DataWarning")
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 def test_divergences_that_are_taken(estimator, scale):
-    X = scale * small()
+    X = scale * small(n_samples=6, n_features=4)
     X[:, 0], X[:, 1] = 0.0, scale
     for own in (
         Own(lambda x, y: np.abs(x - y), lambda x, y: np.sign(y - x)),

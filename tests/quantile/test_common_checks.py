@@ -12,10 +12,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 @parametrize_with_checks(
     [
-        QMF(max_iter=5),
-        QMF(nonnegative=False, divergence="frobenius", solver="lbfgs", max_iter=5),
-        QMFQ(inner_iter=10, max_iter=5),
-        QMFQ(projector="svd", divergence="frobenius", max_iter=5),
+        QMF(max_iter=2),
+        QMF(nonnegative=False, divergence="frobenius", solver="lbfgs", max_iter=2),
+        QMFQ(inner_iter=5, max_iter=2),
+        QMFQ(projector="svd", divergence="frobenius", max_iter=2),
     ]
 )
 def test_scikit_learn_checks(estimator, check):

@@ -51,7 +51,7 @@ def test_the_settings_of_the_paper_reach_the_known_numbers():
     Adam.
     """
     X = planted()
-    unit = QMF(8, max_iter=1, random_state=0).fit(X)._unit
+    unit = QMF(1, max_iter=1, random_state=0).fit(X)._unit
     model = QMF(
         8,
         n_quantiles=8,
@@ -72,8 +72,9 @@ def test_new_samples_of_the_toy_are_reconstructed(toy):
     X, _ = toy
     model = QMF(8, n_quantiles=8, random_state=0, max_iter=60).fit(X[:60])
     constant = QMF(1, n_quantiles=2, random_state=0, max_iter=1).fit(X[:60])
-    assert -model.score(X[60:]) < 1.0
-    assert -model.score(X[60:]) < 0.05 * -constant.score(X[60:])
+    divergence = -model.score(X[60:])
+    assert divergence < 1.0
+    assert divergence < 0.05 * -constant.score(X[60:])
 
 
 def test_the_samples_of_the_fit_get_their_own_scores(toy):
@@ -132,7 +133,7 @@ def test_inflation_tells_powers_from_roots():
 )
 def test_every_option_lowers_the_objective(options):
     X = small()
-    model = QMF(2, random_state=0, max_iter=30, **options).fit(X)
+    model = QMF(2, random_state=0, max_iter=15, **options).fit(X)
     objectives = model.history_.objective
     assert min(objectives) < 0.9 * objectives[0]
     assert model.objective_ <= min(objectives)
@@ -140,21 +141,21 @@ def test_every_option_lowers_the_objective(options):
 
 
 def test_factors_are_nonnegative_and_in_canonical_form():
-    model = QMF(3, random_state=0, max_iter=50).fit(small())
+    model = QMF(3, random_state=0, max_iter=15).fit(small())
     assert all((factor >= 0).all() for factor in model.factors_)
     assert (np.diff(model.weights_) <= 0).all()
     for factor in model.factors_:
         np.testing.assert_allclose(np.linalg.norm(factor, axis=0), 1)
     np.testing.assert_allclose(model.components_, model.factors_[1].T)
-    free = QMF(3, nonnegative=False, random_state=0, max_iter=50).fit(small())
+    free = QMF(3, nonnegative=False, random_state=0, max_iter=15).fit(small())
     assert (free.factors_[1] < 0).any()
 
 
 def test_the_unit_of_the_data_does_not_matter():
     X = small()
-    one = QMF(2, random_state=0, max_iter=40).fit(X)
+    one = QMF(2, random_state=0, max_iter=10).fit(X)
     for power in (-40, 40):
-        other = QMF(2, random_state=0, max_iter=40).fit(X * 2.0**power)
+        other = QMF(2, random_state=0, max_iter=10).fit(X * 2.0**power)
         np.testing.assert_array_equal(one.factors_[1], other.factors_[1])
         assert other.objective_ == one.objective_ * 2.0**power
         np.testing.assert_array_equal(one.quantiles_ * 2.0**power, other.quantiles_)
@@ -167,7 +168,7 @@ def test_squares_of_large_and_small_units_do_no_harm(estimator, solver):
     """Squared gradients of squared differences would leave the range of a float."""
     X, results = small(), []
     for scale in (2.0**-350, 1.0, 2.0**350):
-        model = estimator(2, divergence="frobenius", solver=solver, max_iter=8, random_state=0)
+        model = estimator(2, divergence="frobenius", solver=solver, max_iter=4, random_state=0)
         model.fit(scale * X)
         results.append((model.factors_[0], np.array(model.history_.objective) / scale**2))
     for found in (results[0], results[2]):
@@ -196,7 +197,7 @@ def test_a_monotone_transform_of_a_feature_keeps_its_range_alone():
     X[:, 3] = np.round(X[:, 3] / X[:, 3].max() * 3)
     X[:, 4] = 1 / rng.random(30) ** 4
     X[:, 5] = np.where(rng.random(30) < 0.8, 0, rng.gamma(1, size=30))
-    model = QMF(3, random_state=0, max_iter=100).fit(X)
+    model = QMF(3, random_state=0, max_iter=40)
     back = model.inverse_transform(model.fit_transform(X))
     assert np.isfinite(back).all()
     np.testing.assert_array_equal(back[:, 0], 3.0)
@@ -220,8 +221,8 @@ def test_missing_entries_have_no_part_in_the_fit():
     X = small(n_samples=20)
     holes = np.random.default_rng(1).random(X.shape) < 0.2
     by_nan = np.where(holes, np.nan, X)
-    model = QMF(2, random_state=0, max_iter=40).fit(by_nan)
-    masked = QMF(2, random_state=0, max_iter=40).fit(np.where(holes, 7e5, X), mask=~holes)
+    model = QMF(2, random_state=0, max_iter=15).fit(by_nan)
+    masked = QMF(2, random_state=0, max_iter=15).fit(np.where(holes, 7e5, X), mask=~holes)
     same_bits(model, masked)
     np.testing.assert_array_equal(model.quantiles_[:, 0], np.nanmin(by_nan, axis=0))
     features = model.transform(by_nan)
@@ -258,7 +259,7 @@ def test_the_rank_is_chosen_with_hidden_entries():
 
     X = planted(n_samples=40, n_features=40, n_components=2, seed=1)
     found = select_rank(
-        QMF(n_quantiles=8, max_iter=60), X, ranks=[1, 2], random_state=0, n_repeats=2
+        QMF(n_quantiles=8, max_iter=30), X, ranks=[1, 2], random_state=0, n_repeats=2
     )
     assert found.best_rank == 2
 
@@ -329,7 +330,7 @@ def test_a_divergence_of_ones_own():
     )
 
 
-@hypothesis_settings(max_examples=15)
+@hypothesis_settings(max_examples=10)
 @given(
     st.integers(2, 7),
     st.integers(1, 6),

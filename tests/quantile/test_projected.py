@@ -97,7 +97,7 @@ def test_equal_singular_values_keep_the_derivative_finite():
     assert np.isfinite(SVDProjector(1).project(np.zeros((3, 3)), []).pull(np.ones((3, 3)))).all()
 
 
-@pytest.mark.parametrize("projector", [NMFProjector(2, 20), SVDProjector(2)], ids=str)
+@pytest.mark.parametrize("projector", [NMFProjector(2, 8), SVDProjector(2)], ids=str)
 def test_all_four_blocks_of_the_gradient_by_differences(projector):
     X = small(n_samples=7, n_features=4)
     table = feature_table(X / X.max(axis=0), read_divergence("kl"))

@@ -96,7 +96,7 @@ def test_heldout_finds_the_rank_of_a_generalized_model(loss):
 
 
 def test_heldout_zeros_of_sparse_data_need_a_loss_that_takes_their_mean():
-    X = coo_array(entries("bernoulli"))
+    X = coo_array(entries("bernoulli", shape=(10, 8, 6)))
     with pytest.raises(InvalidInputError, match="GeneralizedCP takes no such numbers"):
         select_rank(GeneralizedCP(loss="bernoulli"), X, [1, 2])
     choice = select_rank(GeneralizedCP(loss="poisson"), X, [1, 2], n_repeats=2, random_state=0)

@@ -1,5 +1,6 @@
 """The method against its twin, and what must hold whatever the data."""
 
+import functools
 import tracemalloc
 
 import numpy as np
@@ -34,11 +35,9 @@ def path(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize(
-    ("shape", "separate"),
-    [((9, 5, 4), ()), ((9, 5, 4), (0,)), ((9, 5, 4), (0, 1)), ((10, 6), ()), ((4, 3, 3, 2), (1,))],
-)
-def test_iterates_equal_the_twin(path, shape, separate):
+@functools.cache
+def twins_run(shape, separate):
+    """Return data, the names of costs, and the factors and objectives of the twin."""
     X, costs = twin.small_data(shape)
     costs = [None if mode in separate else cost for mode, cost in enumerate(costs)]
     names = ["separate" if cost is None else cost for cost in costs]
@@ -47,6 +46,15 @@ def test_iterates_equal_the_twin(path, shape, separate):
     for _ in range(2):
         factors = twin.iteration(X, factors, costs, (0.05, 1.0), inner_iter=2)
         objectives.append(twin.objective(X, factors, costs, 0.05, 1.0))
+    return X, names, factors, objectives
+
+
+@pytest.mark.parametrize(
+    ("shape", "separate"),
+    [((9, 5, 4), ()), ((9, 5, 4), (0,)), ((9, 5, 4), (0, 1)), ((10, 6), ()), ((4, 3, 3, 2), (1,))],
+)
+def test_iterates_equal_the_twin(path, shape, separate):
+    X, names, factors, objectives = twins_run(shape, separate)
     weights = {"epsilon": 0.05, "marginal_penalty": 1.0}
     model = WassersteinCP(
         3, costs=names, init=twin.start_for(X), inner_iter=2, max_iter=2, tol=0.0, **weights

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -392,6 +393,12 @@ class PolyadEstimator(BaseEstimator):
             raise ModelFileError(message)
 
     # scikit-learn.
+
+    @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        # Every fit asks several times, and reading a signature takes longer than the checks.
+        return super()._get_param_names()
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "labels_")

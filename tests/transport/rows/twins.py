@@ -1,7 +1,6 @@
-"""Ten-line twins of what is tested, written for clarity: dense arrays, NumPy and SciPy only."""
+"""Ten-line twins of what is tested, written for clarity: dense arrays, NumPy only."""
 
 import numpy as np
-from scipy.special import logsumexp
 
 
 def plan(x, y, a, b, epsilon, *, cost=None, error=1e-13):
@@ -11,12 +10,18 @@ def plan(x, y, a, b, epsilon, *, cost=None, error=1e-13):
         log_a, log_b = np.log(a)[:, None], np.log(b)
     g = np.zeros(len(y))
     for _ in range(200_000):
-        f = -logsumexp(log_b + (g - C) / epsilon, axis=1)[:, None]
-        step = -logsumexp(log_a + f + (g - C) / epsilon, axis=0)
+        f = -log_sum_exp(log_b + (g - C) / epsilon, axis=1)[:, None]
+        step = -log_sum_exp(log_a + f + (g - C) / epsilon, axis=0)
         g = g + epsilon * step
         if np.abs(np.where(b > 0, step, 0)).max() < error:
             break
     return np.exp(log_a + log_b + f + (g - C) / epsilon)
+
+
+def log_sum_exp(values, axis):
+    """As of SciPy, which spends ten times as long on small arrays."""
+    largest = values.max(axis=axis, keepdims=True)
+    return np.log(np.exp(values - largest).sum(axis=axis)) + largest.squeeze(axis)
 
 
 def squash(x, a=None):
