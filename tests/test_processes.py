@@ -1,7 +1,6 @@
 """Processes give the numbers of one: what is sent to them arrives, and comes back."""
 
 import joblib
-import joblib._parallel_backends as backends
 import numpy as np
 from scipy.sparse import coo_array
 from sklearn.model_selection import GridSearchCV
@@ -12,15 +11,8 @@ from polyad.metrics import evaluate_features
 from polyad.selection import select_rank
 
 
-def test_processes_give_the_numbers_of_one(monkeypatch):
-    """All in one test, since a process takes seconds to import; threads are tested elsewhere.
-
-    For the same reason one process does the work of the two that are asked for.
-    """
-    pool = backends.get_memmapping_executor
-    monkeypatch.setattr(
-        backends, "get_memmapping_executor", lambda n_jobs, **options: pool(1, **options)
-    )
+def test_processes_give_the_numbers_of_one():
+    """All in one test, since a process takes seconds to import; threads are tested elsewhere."""
     X = make_low_rank((30, 6, 5), 2, noise=0.1, random_state=0)[0]
     y = (X[:, 0, 0] > np.median(X[:, 0, 0])).astype(int)
 
