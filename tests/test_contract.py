@@ -312,6 +312,15 @@ def test_features_as_a_table(name):
 
 
 @every_estimator
+def test_tools_can_look_at_it(name):
+    """Tab completion and notebooks ask for all attributes, fitted or not."""
+    case, model = fitted(name)
+    for own in (case.make(), model):
+        assert "fit" in dir(own)
+        assert type(own).__name__ in own._repr_html_()
+
+
+@every_estimator
 def test_a_clone_has_the_parameters_and_nothing_learned(name):
     case, model = fitted(name)
     copy = clone(model)

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import coo_array, csr_array
 
 from polyad import DawidSkene, LabelledTensor, MajorityVote
-from polyad.exceptions import PolyadError
+from polyad.exceptions import DataWarning, PolyadError
 from tests.crowd.twin import planted
 
 ITEMS, WORKERS, LABELS, TRUTH = planted(40, 5, 3, seed=1)
@@ -119,7 +119,8 @@ def test_ways_to_tell_known_classes():
     objects = [None if np.isnan(value) else int(value) for value in array]
     for X, y in ((LONG, series.to_dict()), (matrix(), array), (matrix(), objects)):
         np.testing.assert_array_equal(DawidSkene().fit(X, y).probabilities_, expected)
-    strangers = DawidSkene().fit(LONG, {**series.to_dict(), 999: 1})
+    with pytest.warns(DataWarning, match="1 of the 15 items of y are not in X"):
+        strangers = DawidSkene().fit(LONG, {**series.to_dict(), 999: 1})
     np.testing.assert_array_equal(strangers.probabilities_, expected)
 
 
@@ -233,3 +234,26 @@ def test_moments_need_three_workers():
     for init in ("moments", "power"):
         with pytest.raises(PolyadError, match="three groups"):
             DawidSkene(init=init).fit(matrix()[:, :2])
+
+
+def test_a_long_table_of_other_names_is_not_a_matrix():
+    other = LONG.rename(columns={"item": "task", "worker": "annotator", "label": "answer"})
+    with pytest.raises(PolyadError, match=r"it has .'task', 'annotator', 'answer'"):
+        DawidSkene().fit(other)
+    with pytest.raises(PolyadError, match="Name the columns"):
+        DawidSkene(columns=("task", "annotator", "answer")).fit(LONG)
+    three = pd.DataFrame(matrix()[:, :3], columns=["ann", "bob", "eve"])
+    assert DawidSkene().fit(three).n_features_in_ == 3
+
+
+def test_known_classes_that_are_of_no_item_are_told():
+    with pytest.warns(DataWarning, match="2 of the 42 items of y are not in X"):
+        DawidSkene().fit(LONG, pd.Series(TRUTH[[*range(40), 0, 1]], index=range(42)))
+    with pytest.raises(PolyadError, match="y is a table with the columns"):
+        DawidSkene().fit(LONG, pd.DataFrame({"item": range(40), "truth": TRUTH}))
+
+
+def test_workers_of_another_type_are_told():
+    model = DawidSkene().fit(LONG)
+    with pytest.warns(DataWarning, match="None of the workers of X"):
+        model.predict(LONG.assign(worker=LONG["worker"].astype(str)))

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from polyad import MixedMembership
-from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.exceptions import DataWarning, InvalidInputError, InvalidTypeError
 from polyad.membership.variables import Indicators, read_columns, read_samples
 from polyad.report import write_report
 from tests.membership.planted import planted
@@ -51,7 +51,7 @@ def test_rows_are_zeros_and_ones():
     expected = [[0, 1, 0, 1, 0, 1], [1, 0, 0.25, 0.75, 0, 1], [0, 0, 1, 0, 1, 0]]
     np.testing.assert_allclose(rows.part((0, 3)).toarray(), expected)
     np.testing.assert_array_equal(rows.observed((0, 3)), [[1, 1, 1], [1, 1, 1], [0, 1, 1]])
-    again, strange = read_samples(columns, table.variables)
+    again, strange = read_samples(columns, table.variables, list("abc"))
     np.testing.assert_array_equal(again.codes, table.codes)
     assert strange == []
 
@@ -92,3 +92,31 @@ def test_what_is_refused():
         MixedMembership(1).fit(pd.DataFrame({"a": [0.5, np.inf], **good}))
     with pytest.raises(InvalidInputError, match="mask has the type"):
         MixedMembership(1).fit(pd.DataFrame({"a": ["x", "y"], **good}), mask=np.ones(3))
+
+
+def test_whole_numbers_that_are_no_counts():
+    """Ages have no zero, and incomes a spread that no mixture of Poisson numbers has."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "visits": rng.poisson(np.where(rng.random(400) < 0.5, 2.0, 20.0)),
+            "age": rng.integers(18, 90, 400),
+            "income": np.maximum(rng.lognormal(10.0, 0.7, 400).round() - 9000, 0),
+        }
+    )
+    columns = MixedMembership(1)._open(frame, None).data
+    assert read_columns(columns, "auto", list(frame)).variables.kinds == ["count", "real", "real"]
+
+
+def test_messages_and_tables_name_columns():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.integers(3, size=(60, 4)).astype(str), columns=list("abcd"))
+    frame["n"] = rng.poisson(10.0, 60) * (np.arange(60) > 0)
+    model = MixedMembership(2, kinds={"n": "count"}, random_state=0, max_iter=5, tol=1.0).fit(frame)
+    with pytest.raises(InvalidInputError, match=r"Column 'n' is taken as 'count'.*Fit with kinds"):
+        model.transform(frame.assign(n=-3))
+    with pytest.warns(DataWarning, match=r"column 'a' has categories .* not seen, 9:"):
+        model.transform(frame.assign(a="9"))
+    with pytest.raises(InvalidInputError, match="one column"):
+        model.theta_table(["a", "b"])
+    assert list(model._report_sections()[1].table.columns) == ["category", 0, 1]

@@ -16,7 +16,7 @@ from polyad.core.arrays import to_numpy
 from polyad.data.label_values import as_labels, find_labels, shown
 from polyad.data.long_table import Column, encode, read_columns
 from polyad.data.readers import unpack
-from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.exceptions import DataWarning, InvalidInputError, InvalidTypeError, warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 # Whole numbers beyond this are not exact as floats, and are no names of classes.
 _LARGEST = 2.0**53
 _MODES = ("item", "worker")
+DEFAULT_COLUMNS = ("item", "worker", "label")
+# Three workers hardly have more classes than this among them if one of them has few.
+_MANY_CLASSES = 20
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,12 @@ def read_answers(X: Any, columns: Sequence[str] | None) -> Answers:
         known = [] if columns is None else [name for name in columns if name in list(X.columns)]
         if columns is not None and len(known) == len(columns):
             return _from_long(X, columns)
-        if known:
+        if known or (columns is not None and (columns != DEFAULT_COLUMNS or _looks_long(X))):
             message = (
-                f"The table has the columns {known}, but not all of columns={tuple(columns or ())} "
-                f"that make it a long table of labels; it has {list(X.columns)[:8]}. Name the "
-                "columns of items, workers and labels with columns=(...), or give columns=None if "
-                "each column holds the labels of a worker."
+                f"The table does not have all of columns={tuple(columns or ())}, which make it a "
+                f"long table of labels; it has {list(X.columns)[:8]}. Name the columns of items, "
+                "workers and labels with columns=(...), or give columns=None if each column holds "
+                "the labels of a worker."
             )
             raise InvalidInputError(message)
         return _from_wide(X)
@@ -70,6 +73,14 @@ def read_answers(X: Any, columns: Sequence[str] | None) -> Answers:
         rows, workers = (np.asarray(part, dtype=np.intp) for part in stored.coords)
         return _from_entries((rows, workers), stored.data, stored.shape, given.labels, modes)
     return _from_matrix(to_numpy(stored), given.labels, modes)
+
+
+def _looks_long(X: Any) -> bool:
+    """Say whether one of three columns has many more values than another, as names of items do."""
+    if X.shape[1] != 3:
+        return False
+    counts = sorted(len(set(X[name])) for name in X.columns)
+    return counts[2] > max(_MANY_CLASSES, 10 * counts[0])
 
 
 def _from_long(X: Any, columns: Sequence[str]) -> Answers:
@@ -161,6 +172,12 @@ def with_gold(answers: Answers, gold: Any) -> tuple[Answers, Codes]:
     known = np.full(answers.shape[0], -1, dtype=np.intp)
     if gold is None:
         return answers, known
+    if hasattr(gold, "columns"):
+        message = (
+            f"y is a table with the columns {list(gold.columns)[:8]}. Give a mapping from item to "
+            "class, or a Series with the items as index, such as y.set_index('item')['class']."
+        )
+        raise InvalidTypeError(message)
     items, values = _gold_items(answers, gold)
     values = np.asarray(values, dtype=object) if isinstance(values, list) else np.asarray(values)
     told = (items >= 0) & ~np.asarray(pd.isna(values))
@@ -170,6 +187,13 @@ def with_gold(answers: Answers, gold: Any) -> tuple[Answers, Codes]:
             "name of an item to its class, in the spelling and type of X."
         )
         raise InvalidInputError(message)
+    n_strange = int((items < 0).sum())
+    if n_strange:
+        warn_user(
+            f"{n_strange} of the {len(items)} items of y are not in X, and are left out. A Series "
+            "goes by its index: is that the names of the items?",
+            DataWarning,
+        )
     series = pd.Series(values[told])
     codes, own = _encoded(Column("y", series, str(series.dtype)))
     joined = joined_classes(answers.classes, own)
@@ -248,6 +272,12 @@ def matched(answers: Answers, model: Any) -> Answers:
         )
         raise InvalidInputError(message)
     workers = places[answers.workers]
+    if known is not None and theirs is not None and len(workers) and (workers < 0).all():
+        warn_user(
+            f"None of the workers of X ({shown(theirs)}) is one of the fit ({shown(known)}): all "
+            "count as typical ones. Are their names spelled the same, and of the same type?",
+            DataWarning,
+        )
     return replace(
         answers,
         workers=np.where(workers < 0, n_workers, workers),

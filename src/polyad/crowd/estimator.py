@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
-from polyad.crowd.answers import Answers, with_gold
+from polyad.crowd.answers import DEFAULT_COLUMNS, Answers, with_gold
 from polyad.crowd.family import CrowdEstimator
 from polyad.crowd.problem import CrowdProblem, vote_shares
 from polyad.crowd.solver import CrowdSolver, CrowdState
@@ -25,7 +25,6 @@ from polyad.exceptions import InvalidInputError, ModelFileError
 if TYPE_CHECKING:
     import pandas as pd
 
-_COLUMNS = ("item", "worker", "label")
 # A model of one machine's workers shows so many of them in a report.
 _SHOWN_WORKERS = 30
 
@@ -93,7 +92,7 @@ class MajorityVote(CrowdEstimator):
         if name not in ("history_", "n_iter_", "status_", "objective_")
     }
 
-    def __init__(self, *, columns: Any = _COLUMNS) -> None:
+    def __init__(self, *, columns: Any = DEFAULT_COLUMNS) -> None:
         self.columns = columns
 
     @fit_context(prefer_skip_nested_validation=True)
@@ -247,7 +246,7 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
         init: str = "majority",
         variant: str = "full",
         prior: Any = "auto",
-        columns: Any = _COLUMNS,
+        columns: Any = DEFAULT_COLUMNS,
         n_init: int = 1,
         max_iter: int = 1000,
         tol: float = 1e-7,

@@ -398,7 +398,8 @@ class PolyadEstimator(BaseEstimator):
     @cache
     def _get_param_names(cls) -> list[str]:
         # Every fit asks several times, and reading a signature takes longer than the checks.
-        return super()._get_param_names()
+        names: list[str] = super()._get_param_names()
+        return names
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "labels_")

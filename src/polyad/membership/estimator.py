@@ -133,7 +133,8 @@ class MixedMembership(Factorization):
         dict from names or positions of columns to words; the others are ``'auto'``. That takes
         text, True and False and categories of pandas as categorical; whole numbers, also those
         stored as floating point, as categorical if they have at most 20 different values, else as
-        counts if none is negative; and other numbers as real.
+        counts if the smallest is zero and their variance at most 30 times their mean; and other
+        numbers as real. Counts are Poisson: ages and incomes are better real.
     refine : bool, default=False
         Whether variational expectation maximization follows the moments, which lowers the error of
         the parameters where samples are few. ``history_`` and ``objective_`` are then those of it.
@@ -384,12 +385,17 @@ class MixedMembership(Factorization):
                 table.index = table.index.astype(str)  # numbers and names side by side
             together: pd.DataFrame = pd.concat(tables, names=["variable", "category"])
             return together
+        if not isinstance(variable, (str, Integral)):
+            message = (
+                f"variable={variable!r} is not the name or the position of one column; give one, "
+                "or None for all."
+            )
+            raise InvalidInputError(message)
         return tables[names[int(find_positions(variable, names, "variable")[0])]]
 
     def _column_names(self) -> list[Any]:
-        return (
-            list(range(self.n_features_in_)) if self.labels_[1] is None else list(self.labels_[1])
-        )
+        names = self.labels_[1]
+        return list(range(self.n_features_in_)) if names is None else names.tolist()
 
     def _compared(self) -> KruskalTensor:
         parameters, variables, _ = _found(self._model())
@@ -401,8 +407,13 @@ class MixedMembership(Factorization):
         shares = pd.DataFrame({"share": self.alpha_ / self.alpha_.sum()}).T
         return [
             ReportSection("Components", "Their shares of all memberships.", table=shares),
-            ReportSection("Columns", text, table=self.theta_table()),
+            ReportSection("Columns", text, table=self._whole_table()),
         ]
+
+    def _whole_table(self) -> pd.DataFrame:
+        """Return the parameters of all columns, with what a row is of in two columns of its own."""
+        table = self.theta_table().reset_index()
+        return table.set_index("variable")
 
     # What a factorization is made of.
 
@@ -464,12 +475,12 @@ class MixedMembership(Factorization):
             raise InvalidInputError(message)
 
     def _read_new(self, given: TensorInput) -> Table:
-        table, strange = read_samples(given.data, _variables(self._model()))
+        names = self._column_names()
+        table, strange = read_samples(given.data, _variables(self._model()), names)
         for j, found in strange[:3]:
-            name = self._column_names()[j]
             self._warn_about_data(
-                f"column {name!r} has categories that the fit has not seen, "
-                f"{', '.join(map(repr, found[:3].tolist()))}: they say nothing."
+                f"column {names[j]!r} has categories that the fit has not seen, "
+                f"{', '.join(found[:3])}: they say nothing."
             )
         return table
 
@@ -552,8 +563,9 @@ class MixedMembership(Factorization):
 
     @property
     def _features_of_fit(self) -> Array:
+        # Tools that look through all attributes expect this of one that is absent.
         message = "The samples of the fit are not kept: use transform."
-        raise NotImplementedError(message)
+        raise AttributeError(message)
 
     @property
     def _fitted_shape(self) -> tuple[int, ...]:

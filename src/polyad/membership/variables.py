@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 KINDS = ("categorical", "count", "real")
 #: Whole numbers with more different values than this are no categories, unless it is said.
 MOST_CATEGORIES = 20
+#: Nor are they counts if their variance is more times their mean, which it is for Poisson numbers.
+_MOST_SPREAD = 30.0
 # Numbers further than this many standard deviations from the mean do not widen the range.
 _WIDEST = 5.0
 # Products of three numbers beyond this leave the range of double precision.
@@ -211,14 +213,17 @@ def read_columns(data: Any, kinds: Any, names: Sequence[Any]) -> Table:
     return _assembled(variables, [numbers for _, _, numbers, _ in found], data)
 
 
-def read_samples(data: Any, variables: Variables) -> tuple[Table, list[tuple[int, Any]]]:
+def read_samples(
+    data: Any, variables: Variables, names: Sequence[Any]
+) -> tuple[Table, list[tuple[int, Any]]]:
     """Return new samples as a table, and which variables have categories that are new."""
     strange: list[tuple[int, Any]] = []
     numbers = []
     for j, (kind, known) in enumerate(zip(variables.kinds, variables.categories, strict=True)):
         column = _column(data, j)
         if known is None:
-            numbers.append(_checked_numbers(_as_numbers(column, kind, j), kind, j))
+            values = _as_numbers(column, kind, names[j])
+            numbers.append(_checked_numbers(values, kind, names[j]))
             continue
         found = _as_labels(column)
         codes = pd.Index(known).get_indexer(pd.Index(found))
@@ -341,7 +346,9 @@ def _kind_of(column: Any, name: Any) -> str:
         return "real"
     if len(np.unique(seen)) <= MOST_CATEGORIES:
         return "categorical"
-    return "count" if seen.min() >= 0 else "real"
+    # Ages and incomes are whole numbers too, but no counts of events.
+    is_count = seen.min() == 0 and float(seen.var()) <= _MOST_SPREAD * float(seen.mean())
+    return "count" if is_count else "real"
 
 
 def _as_numbers(column: Any, kind: str, name: Any) -> Matrix:
@@ -366,7 +373,7 @@ def _checked_numbers(values: Matrix, kind: str, name: Any) -> Matrix:
     if kind == "count" and ((seen < 0) | (seen != np.round(seen))).any():
         message = (
             f"Column {name!r} is taken as 'count' but has numbers that are negative or not whole. "
-            "Give kinds={column: 'real'}."
+            "Fit with kinds={column: 'real'}."
         )
         raise InvalidInputError(message)
     return values
