@@ -67,6 +67,7 @@ def content(name, folder):
     return read_archive(path, "model")
 
 
+@pytest.mark.filterwarnings("ignore:None of the workers")
 @pytest.mark.parametrize("name", CASES)
 def test_a_changed_file_is_refused_or_harmless(name, tmp_path):
     rng = np.random.default_rng(0)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyad import DawidSkene, MajorityVote
+from polyad.exceptions import DataWarning
 from polyad.report import write_report
 from tests.crowd.twin import planted
 
@@ -62,6 +63,15 @@ def test_a_prior_keeps_few_labels_of_many_classes_from_overfitting():
     assert learned < 0.8 * min(votes, wrong_share(DawidSkene(prior=None)))
 
 
+@pytest.mark.parametrize("prior", [1e-6, 1e6])
+def test_a_fixed_prior_of_any_strength_is_fitted_to_the_end(prior):
+    """The stopping rule does not see how strong the prior is."""
+    model = DawidSkene(prior=prior).fit(LONG)
+    longer = DawidSkene(prior=prior, tol=1e-10).fit(LONG)
+    assert model.status_.is_success
+    assert model.objective_ - longer.objective_ < 1e-3
+
+
 def test_more_starts_are_never_worse():
     one = DawidSkene(random_state=0).fit(LONG).objective_
     for init in ("majority", "power"):
@@ -96,7 +106,9 @@ def test_new_items_by_known_and_unknown_workers():
     stranger = pd.DataFrame({"item": [0], "worker": [99], "label": [1]})
     typical = model.confusion_table()[1] * model.class_shares_
     expected = typical / typical.sum()
-    np.testing.assert_allclose(model.predict_proba(stranger).to_numpy()[0], expected)
+    with pytest.warns(DataWarning, match="None of the workers"):
+        found = model.predict_proba(stranger).to_numpy()[0]
+    np.testing.assert_allclose(found, expected)
     assert np.isfinite(model.score(new))
     assert model.score(new) > DawidSkene(prior=None).fit(old).score(new)
 

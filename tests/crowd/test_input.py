@@ -219,7 +219,15 @@ def test_bad_new_labels_are_refused():
 @pytest.mark.parametrize(
     "parameters",
     [
-        *({"prior": -1.0}, {"prior": "strong"}, {"prior": True}, {"variant": "two-coin"}),
+        *({"prior": 1e-310}, {"prior": 1e16}),
+        *(
+            {"prior": -1.0},
+            {"prior": 1e-310},
+            {"prior": 1e16},
+            {"prior": "strong"},
+            {"prior": True},
+            {"variant": "two-coin"},
+        ),
         *({"init": "random"}, {"columns": ("a", "b")}, {"columns": "abc"}, {"n_init": 0}),
         *({"max_iter": 0}, {"tol": -1.0}, {"random_state": "x"}, {"columns": ("a", "a", "b")}),
     ],

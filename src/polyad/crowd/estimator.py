@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # A model of one machine's workers shows so many of them in a report.
 _SHOWN_WORKERS = 30
+# The least strength of a prior, in labels.
+_LEAST_PRIOR = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,9 +171,10 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
     variant : {'full', 'one-coin'}, default='full'
         A table for each worker, or only how often the worker is right, whatever the class.
     prior : 'auto', float or None, default='auto'
-        How many labels the table of the crowd is worth in that of a worker. ``'auto'`` learns it
-        for each class, by the marginal likelihood. None and zero are the maximum of the likelihood,
-        as Dawid and Skene have it, which overfits where workers have few labels of many classes.
+        How many labels the table of the crowd is worth in that of a worker, 1e-6 to 1e6. ``'auto'``
+        learns it for each class, by the marginal likelihood. None and zero are the maximum of the
+        likelihood, as Dawid and Skene have it, which overfits where workers have few labels of many
+        classes.
     columns : sequence of three str or None, default=('item', 'worker', 'label')
         The columns of items, workers and labels of a long table. None takes every column of a table
         for a worker.
@@ -232,7 +235,7 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "init": [StrOptions({"majority", *DECOMPOSERS})],
         "variant": [StrOptions({"full", "one-coin"})],
-        "prior": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left"), None],
+        "prior": [StrOptions({"auto"}), Interval(Real, 0, 1e6, closed="both"), None],
         "columns": ["array-like", None],
         **ITERATION_CONSTRAINTS,
     }
@@ -293,6 +296,12 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
         return self._answers(X)
 
     def _read(self, given: Answers, y: Any) -> CrowdProblem:
+        if self.prior not in ("auto", None, 0) and self.prior < _LEAST_PRIOR:
+            message = (
+                f"prior={self.prior} is too small to compute with. Give 0 or None for no prior, or "
+                f"{_LEAST_PRIOR} labels or more."
+            )
+            raise InvalidInputError(message)
         problem = CrowdProblem(*with_gold(given, y))
         if self.init in DECOMPOSERS and problem.n_workers < 3:
             message = (

@@ -122,8 +122,9 @@ class CrowdSolver(Solver[CrowdState]):
         logs = _mean_logs(counts, prior)
         found, likelihood = problem.posteriors(self._unfold(logs), np.log(shares))
         bound = likelihood - _divergence(counts, prior, logs) + np.log(shares).sum()
-        hopes = _hopes(*prior.shape)
-        bound += float(np.sum(hopes * np.log(prior) - _RATE * prior))
+        bound += float(np.sum(_hopes(*prior.shape) * np.log(prior)))
+        if self.strength is None:  # else a constant, beside which the rest may be small
+            bound -= _RATE * float(prior.sum())
         return CrowdState(found, counts, prior, shares, -float(bound))
 
     def table(self, counts: Numbers, prior: Numbers) -> Numbers:
