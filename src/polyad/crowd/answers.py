@@ -104,6 +104,15 @@ def _from_wide(X: Any) -> Answers:
     items = as_labels(index, name="item") if is_named else None  # type: ignore[arg-type]
     has_names = not isinstance(X.columns, pd.RangeIndex) and len(X.columns)
     workers = as_labels(X.columns, name="worker") if has_names else None
+    kinds = list(X.dtypes) if isinstance(X, pd.DataFrame) and X.size else [None]
+    first = kinds[0]
+    if isinstance(first, pd.CategoricalDtype) and all(kind == first for kind in kinds):
+        # Of columns with the same categories, their order is that of the classes.
+        parts = [X.iloc[:, k].cat.set_categories(first.categories) for k in range(len(kinds))]
+        codes = np.column_stack([part.cat.codes for part in parts])
+        coords = np.nonzero(codes >= 0)
+        values = pd.Categorical.from_codes(codes[coords], dtype=first)
+        return _from_entries(coords, values, codes.shape, (items, workers), _MODES)
     return _from_matrix(X.to_numpy(), (items, workers), _MODES)
 
 
@@ -131,7 +140,7 @@ def _from_matrix(values: NDArray[Any], names: Any, modes: Any) -> Answers:
     return _from_entries((rows, workers), values[rows, workers], values.shape, names, modes)
 
 
-def _from_entries(coords: Any, values: NDArray[Any], shape: Any, names: Any, modes: Any) -> Answers:
+def _from_entries(coords: Any, values: Any, shape: Any, names: Any, modes: Any) -> Answers:
     import pandas as pd
 
     known = ~np.asarray(pd.isna(values))
