@@ -280,3 +280,19 @@ def test_columns_of_the_same_categories_give_their_order():
         found = MajorityVote().fit(form)
         assert sorted(found.classes_) == ["fair", "good", "poor"]
         assert (found.item_table()["class"] == expected.item_table()["class"]).all()
+
+
+@pytest.mark.parametrize("kind", [DawidSkene, MajorityVote])
+def test_columns_are_matched_by_the_names_of_workers(kind):
+    model = kind().fit(WIDE)
+    melted = WIDE.reset_index().melt("item", value_name="label").dropna()
+    own = model.predict_proba(melted)
+    np.testing.assert_allclose(model.predict_proba(WIDE[WIDE.columns[::-1]]), own)
+    np.testing.assert_allclose(kind().fit(melted).predict_proba(WIDE), own)
+    for change in (lambda table: table.drop(columns="w2"), lambda table: table.assign(new=2)):
+        table = change(WIDE)
+        long = table.reset_index().melt("item", var_name="worker", value_name="label")
+        np.testing.assert_allclose(model.predict_proba(table), model.predict_proba(long))
+    with pytest.warns(UserWarning, match="valid feature names"):
+        by_position = model.predict_proba(pd.DataFrame(WIDE.to_numpy()))
+    np.testing.assert_allclose(by_position, own)

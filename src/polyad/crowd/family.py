@@ -65,7 +65,9 @@ class CrowdEstimator(PolyadEstimator):
         """Read new labels, by known workers or others."""
         check_is_fitted(self)
         answers = self._answers(X)
-        if hasattr(X, "columns") and not answers.is_long:
+        is_wide = hasattr(X, "columns") and not answers.is_long
+        if is_wide and (self.labels_[1] is None or answers.names[1] is None):
+            # By position; workers with names are matched, whatever their order and number.
             check_feature_names(self, X, reset=False)
         return matched(answers, self)
 
