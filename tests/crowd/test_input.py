@@ -296,3 +296,21 @@ def test_columns_are_matched_by_the_names_of_workers(kind):
     with pytest.warns(UserWarning, match="valid feature names"):
         by_position = model.predict_proba(pd.DataFrame(WIDE.to_numpy()))
     np.testing.assert_allclose(by_position, own)
+
+
+@pytest.mark.parametrize("kind", [DawidSkene, MajorityVote])
+def test_items_with_names_are_told_by_name(kind):
+    model = kind().fit(WIDE)
+    chosen = WIDE.iloc[[5, 2]]
+    assert model.predict(chosen).index.tolist() == ["i05", "i02"]
+    assert model.predict_proba(chosen).index.tolist() == ["i05", "i02"]
+    assert model.predict_proba(chosen).columns.tolist() == [0, 1, 2]
+    assert kind().fit_predict(WIDE).index.tolist() == WIDE.index.tolist()
+    assert isinstance(model.predict(WIDE.reset_index(drop=True)), np.ndarray)
+
+
+def test_the_only_class_has_no_second():
+    table = DawidSkene().fit(np.full((3, 2), 7)).item_table()
+    assert table["class"].tolist() == [7, 7, 7]
+    assert table["second"].tolist() == [None, None, None]
+    assert table["probability"].tolist() == [0.0, 0.0, 0.0]

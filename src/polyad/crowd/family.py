@@ -92,12 +92,12 @@ class CrowdEstimator(PolyadEstimator):
         Returns
         -------
         array of shape (n_items,), or Series
-            Classes in the order of the rows; of a long table, a Series with the items as index. Of
-            classes that are equally likely, the one with the largest share of all.
+            Classes in the order of the rows; a Series with the items as index if they have names,
+            as in a long table. Of classes that are equally likely, the one with the largest share.
         """
         answers = self._read_new(X)
         found = self.classes_[self._best(self._class_probabilities(answers))]
-        if not answers.is_long:
+        if answers.names[0] is None:
             return found
         import pandas as pd
 
@@ -114,11 +114,16 @@ class CrowdEstimator(PolyadEstimator):
         Returns
         -------
         array of shape (n_items, n_classes), or DataFrame
-            One column for each of ``classes_``; of a long table, a DataFrame with the items as
-            index.
+            One column for each of ``classes_``; a DataFrame with the items as index if they have
+            names, as in a long table.
         """
         answers = self._read_new(X)
-        return self._told(self._class_probabilities(answers), answers)
+        found = self._class_probabilities(answers)
+        if answers.names[0] is None:
+            return found
+        import pandas as pd
+
+        return pd.DataFrame(found, index=_item_index(answers), columns=self.classes_)
 
     def fit_predict(self, X: Any, y: Any = None) -> Any:
         """Fit the labels and return the likeliest class of each item.
@@ -137,14 +142,7 @@ class CrowdEstimator(PolyadEstimator):
         """
         self.fit(X, y)
         table = self.item_table()["class"]
-        return table if self._answers(X).is_long else table.to_numpy()
-
-    def _told(self, probabilities: np.ndarray, answers: Answers) -> Any:
-        if not answers.is_long:
-            return probabilities
-        import pandas as pd
-
-        return pd.DataFrame(probabilities, index=_item_index(answers), columns=self.classes_)
+        return table.to_numpy() if self.labels_[0] is None else table
 
     def item_table(self) -> pd.DataFrame:
         """Return what was found for each item of the fit.
@@ -153,7 +151,7 @@ class CrowdEstimator(PolyadEstimator):
         -------
         DataFrame
             One row per item: ``class``, its probability ``confidence``, and the next likeliest
-            class, ``second``, with its ``probability`` (the only class is its own second).
+            class, ``second``, with its ``probability`` (None and zero if there is one class only).
         """
         import pandas as pd
 
@@ -162,12 +160,12 @@ class CrowdEstimator(PolyadEstimator):
         best, rows = self._best(own), np.arange(len(own))
         rest = own.copy()
         rest[rows, best] = -1.0
-        second = rest.argmax(axis=1) if own.shape[1] > 1 else best
+        second, is_only = rest.argmax(axis=1), own.shape[1] == 1
         columns = {
             "class": self.classes_[best],
             "confidence": own[rows, best],
-            "second": self.classes_[second],
-            "probability": own[rows, second],
+            "second": None if is_only else self.classes_[second],
+            "probability": 0.0 if is_only else own[rows, second],
         }
         return pd.DataFrame(columns, index=self._index(0))
 
@@ -205,7 +203,7 @@ class CrowdEstimator(PolyadEstimator):
 
 
 def _item_index(answers: Answers) -> pd.Index:
-    """Return the names of the items of a long table."""
+    """Return the names of items that have some."""
     import pandas as pd
 
     names: Any = answers.names[0]
