@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.exceptions import ConvergenceWarning
 
 from polyad import DawidSkene, MajorityVote
 from polyad.exceptions import DataWarning
@@ -70,6 +71,13 @@ def test_a_fixed_prior_of_any_strength_is_fitted_to_the_end(prior):
     longer = DawidSkene(prior=prior, tol=1e-10).fit(LONG)
     assert model.status_.is_success
     assert model.objective_ - longer.objective_ < 1e-3
+
+
+def test_advice_names_nothing_that_a_crowd_does_not_have():
+    with pytest.warns(ConvergenceWarning, match="Increase max_iter") as told:
+        DawidSkene(max_iter=2).fit(LONG)
+    for word in ("weights_", "component", "ridge"):
+        assert word not in str(told[0].message)
 
 
 def test_more_starts_are_never_worse():

@@ -286,8 +286,15 @@ class PolyadEstimator(BaseEstimator):
 
     def _report_ending(self) -> None:
         """Warn once, with the advice of the status, if the fit did not end as it should."""
-        if not self.status_.is_success:
-            warn_user(f"{type(self).__name__}: {self.status_.advice}", ConvergenceWarning)
+        if self.status_.is_success:
+            return
+        message = f"{type(self).__name__}: {self.status_.advice}"
+        if self.status_ is Status.MAX_ITER and hasattr(self, "weights_"):
+            message += (
+                " If weights_ keep growing, components cancel each other: fewer components stop "
+                "that, and so does a small ridge in estimators that have one."
+            )
+        warn_user(message, ConvergenceWarning)
 
     def _warn_about_data(self, message: str) -> None:
         warn_user(f"{type(self).__name__}: {message}", DataWarning)

@@ -31,9 +31,7 @@ _ADVICE = {
     Status.CONVERGED: "The objective stopped changing: the fit is complete.",
     Status.MAX_ITER: (
         "The fit used all of its max_iter iterations while the objective was still changing. "
-        "Increase max_iter, or loosen tol if the last values of history_ are good enough. If "
-        "weights_ keep growing, components cancel each other: fewer components stop that, and so "
-        "does a small ridge in estimators that have one."
+        "Increase max_iter, or loosen tol if the last values of history_ are good enough."
     ),
     Status.TIME_BUDGET: (
         "The time_budget ran out before the fit was done. The best state so far is kept. Increase "
@@ -48,8 +46,8 @@ _ADVICE = {
     Status.STOPPED: "A callback asked the fit to stop.",
     Status.STALLED: (
         "The objective rose although each step should lower it: the numerical limit of the data "
-        "type is reached. Use float64 input, fewer components, or a ridge above zero in estimators "
-        "that have one."
+        "type is reached. Use float64 input, and fewer components or a ridge above zero in "
+        "estimators that have them."
     ),
     Status.DIVERGED: (
         "The objective grew beyond its starting value, or beyond that of no model at all. Lower "
