@@ -19,7 +19,7 @@ from polyad.estimators.base import Learned, ReportSection
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.exceptions import InvalidInputError, ModelFileError
-from polyad.fitting import FitOptions, fit_best
+from polyad.fitting import FitOptions, Status, fit_best
 from polyad.membership.matching import MATCHINGS
 from polyad.membership.moment_tensors import find_positions
 from polyad.membership.parameters import (
@@ -34,7 +34,6 @@ from polyad.membership.parameters import (
 from polyad.membership.partitions import (
     BlockSolver,
     PartitionSolver,
-    PartitionState,
     Plan,
     choose_anchors,
     given_anchors,
@@ -54,6 +53,18 @@ if TYPE_CHECKING:
 
 # Folds of the variables of a score.
 _FOLDS = 5
+# Poisson numbers of larger means do not fit whole numbers of the computer.
+_LARGEST_MEAN = 1e15
+# Of the moments before a refinement, whose own iterations may be continued later.
+_MOMENTS_FIRST = {"max_iter": 500, "tol": 1e-7}
+# Between which means, and variances, all densities of numbers are numbers.
+_LARGEST_NUMBER = 1e101
+_LEAST_SPREAD = 1e-105
+
+
+def _plain(column: Any) -> int | str:
+    """Return the position or the name of a column in Python's own types."""
+    return int(column) if isinstance(column, Integral) else str(column)
 
 
 def _each(rule: saving.Rule) -> saving.Rule:
@@ -76,17 +87,23 @@ def _each(rule: saving.Rule) -> saving.Rule:
 class MembershipLearned(Learned):
     """Parameters of the columns and of the memberships, and how the columns are read."""
 
-    theta_: list[np.ndarray] = saving.attribute(_each(saving.array("rows", "R")))
-    alpha_: np.ndarray = saving.attribute(saving.array("R", low=math.ulp(0.0)))
+    theta_: list[np.ndarray] = saving.attribute(
+        _each(saving.array("rows", "R", low=-_LARGEST_NUMBER, high=_LARGEST_NUMBER))
+    )
+    alpha_: np.ndarray = saving.attribute(saving.array("R", low=1e-13, high=1e7))
     kinds_: list[str] = saving.attribute(_each(saving.one_of(*KINDS)))
     categories_: list[np.ndarray | None] = saving.attribute(
         _each(saving.nothing_or(saving.labels("rows")))
     )
     diagnostics_: dict[str, Any] = saving.attribute(
-        saving.fields(negative_fraction=saving.number(0.0))
+        saving.fields(negative_fraction=saving.nothing_or(saving.number(0.0)))
     )
-    _ranges: np.ndarray = saving.attribute(saving.array("n1", "two"))
-    _variances: np.ndarray = saving.attribute(saving.array("numbers", low=0.0))
+    _ranges: np.ndarray = saving.attribute(
+        saving.array("n1", "two", low=-_LARGEST_NUMBER, high=_LARGEST_NUMBER)
+    )
+    _variances: np.ndarray = saving.attribute(
+        saving.array("numbers", low=_LEAST_SPREAD, high=_LARGEST_NUMBER**2)
+    )
     _n_samples: int = saving.attribute(saving.whole(1))
 
 
@@ -159,8 +176,9 @@ class MixedMembership(Factorization):
     categories_ : list of (array or None)
         The categories of each column, in the order of the rows of ``theta_``.
     diagnostics_ : dict
-        ``residual``, what the model misses of the moments, as a part of their norm (None where that
-        was not computed); ``negative_fraction``, the part of the moments that is below zero;
+        ``residual``, what the model misses of the moments, as a part of their norm, and
+        ``negative_fraction``, the part of the moments that is below zero (None where these would
+        cost too much);
         ``smallest_anchor_angle`` between two components, in degrees; ``n_empty_columns`` of factors
         that were zero; and for each partition but the first, whether the ``matching_valid`` was a
         permutation, and whether the sufficient conditions of Theorems 4 and 5 hold (``theorem4``,
@@ -168,7 +186,8 @@ class MixedMembership(Factorization):
     {labels_, modes_}
     objective_ : float
         Half the squared distance to the moments, less that of a model of nothing: below zero, and
-        the lower the better. With ``refine``, minus the bound of the log-likelihood per entry.
+        the lower the better. With ``refine``, minus the bound of the log-likelihood per entry,
+        with real columns in units of their ranges.
     {history_, n_iter_, status_, n_samples_seen_, n_features_in_, feature_names_in_}
 
     Notes
@@ -216,7 +235,9 @@ class MixedMembership(Factorization):
     _codecs: ClassVar[dict[str, saving.Codec]] = {
         "kinds": saving.Codec(
             lambda given, _: (
-                list(map(list, given.items())) if isinstance(given, Mapping) else given
+                [[_plain(column), str(word)] for column, word in given.items()]
+                if isinstance(given, Mapping)
+                else given
             ),
             lambda stored: dict(map(tuple, stored)) if isinstance(stored, list) else stored,
         )
@@ -343,7 +364,7 @@ class MixedMembership(Factorization):
             message = f"n_samples={n_samples!r} is not a number of samples; give 1 or more."
             raise InvalidInputError(message)
         generator = check_random_state(random_state)
-        shares = generator.dirichlet(learned.alpha_.astype(float), int(n_samples))
+        shares = _drawn_memberships(learned.alpha_.astype(float), int(n_samples), generator)
         edges = np.cumsum(shares, axis=1)
         columns, place = {}, 0
         for j, (theta, known) in enumerate(zip(learned.theta_, learned.categories_, strict=True)):
@@ -354,7 +375,7 @@ class MixedMembership(Factorization):
                 columns[j] = known[np.minimum(drawn, len(known) - 1)]
                 continue
             if learned.kinds_[j] == "count":
-                columns[j] = generator.poisson(np.maximum(own[0], 0.0))
+                columns[j] = _drawn_counts(np.maximum(own[0], 0.0), generator)
             else:
                 columns[j] = generator.normal(own[0], math.sqrt(learned._variances[place]))
             place += 1
@@ -418,11 +439,7 @@ class MixedMembership(Factorization):
     # What a factorization is made of.
 
     def _open(self, X: Any, mask: Any) -> TensorInput:
-        given = opened_table(X, mask, is_new=False)
-        if len(given.shape) != 2:
-            message = f"X has {len(given.shape)} modes; give a table of samples x columns."
-            raise InvalidInputError(message)
-        return given
+        return opened_table(X, mask, is_new=False)
 
     def _validate_new(self, X: Any, *, mask: Any = None, for_features: bool = False) -> TensorInput:
         self._model()  # refuses a model that was not fitted
@@ -499,30 +516,32 @@ class MixedMembership(Factorization):
 
     def _begin(self, solver: Any, number: int, seed: int) -> Any:
         goes_on = self._goes_on and number == 0
-        if isinstance(solver, RefineSolver):
-            if goes_on:
-                emissions = emissions_of(*_found(self._model()))
-                return solver.init(emissions, self.alpha_, np.zeros((0, 3)))
-            inner = self._moment_solver(solver.plan)
-            options = FitOptions(self.max_iter, self.tol, self.time_budget)
-            best = fit_best(inner, lambda k, s: self._begin(inner, 1, s), [seed], options)
-            found, _, matches = parameters_of_factors(
-                best.state.factors,
-                solver.plan,
-                self.matching,  # type: ignore[arg-type]
-            )
-            table = solver.plan.table
-            emissions = emissions_of(found, table.variables, table.n_samples)
-            return solver.init(emissions, found.alpha, matches)
         if goes_on:
-            earlier, _, _ = _found(self._model())
-            factors = factors_of(earlier, solver.plan.layout, solver.plan.table.variables)
-            if isinstance(solver, BlockSolver):
-                return solver.init(factors)
-            return PartitionState(factors, np.zeros(len(solver.arrays)))
+            earlier, variables, n_samples = _found(self._model())
+            alpha = earlier.alpha * (solver.plan.alpha0 / earlier.alpha.sum())
+            earlier = dataclasses.replace(earlier, alpha=alpha)
+            if isinstance(solver, RefineSolver):
+                emissions = emissions_of(earlier, variables, n_samples)
+                return solver.init(emissions, alpha, np.zeros((0, 3)))
+            return solver.init(factors_of(earlier, solver.plan.layout, variables))
+        if isinstance(solver, RefineSolver):
+            return self._begin_refinement(solver, seed)
         if isinstance(solver, BlockSolver):
             return solver.random(self.n_components, seed)
         return solver.random(self.n_components, seed, int(self.n_init))
+
+    def _begin_refinement(self, solver: RefineSolver, seed: int) -> Any:
+        """Return the state of the parameters that moments give."""
+        inner = self._moment_solver(solver.plan)
+        budget = None if self.time_budget is None else 0.5 * self.time_budget
+        options = FitOptions(**_MOMENTS_FIRST, time_budget=budget)  # type: ignore[arg-type]
+        best = fit_best(inner, lambda k, s: self._begin(inner, 1, s), [seed], options)
+        if best.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        found, _, matches = parameters_of_factors(best.state.factors, solver.plan, self.matching)  # type: ignore[arg-type]
+        table = solver.plan.table
+        emissions = emissions_of(found, table.variables, table.n_samples)
+        return solver.init(emissions, found.alpha, matches)
 
     def _learned(self, solver: Any, state: Any) -> MembershipLearned:
         plan = solver.plan
@@ -544,7 +563,7 @@ class MixedMembership(Factorization):
             categories_=list(variables.categories),
             diagnostics_={
                 "residual": part if math.isfinite(part) else None,
-                "negative_fraction": below,
+                "negative_fraction": below if math.isfinite(below) else None,
                 **known,
                 "n_partitions": len(plan.layout.blocks),
                 "anchors": [own.tolist() for own in plan.layout.anchors],
@@ -598,7 +617,7 @@ class MixedMembership(Factorization):
             if not sound or (learned._ranges[:, 0] > learned._ranges[:, 1]).any():
                 message = "theta_, kinds_ and categories_ do not fit together"
                 raise ModelFileError(message)
-        if len(learned._variances) != n_numbers or not alpha_is_sound(learned.alpha_):
+        if len(learned._variances) != n_numbers or not len(learned.alpha_):
             message = "_variances or alpha_ do not fit the columns"
             raise ModelFileError(message)
 
@@ -611,9 +630,20 @@ class MixedMembership(Factorization):
         return tags
 
 
-def alpha_is_sound(alpha: np.ndarray) -> bool:
-    """Say whether numbers are parameters of a Dirichlet distribution."""
-    return bool(len(alpha) and (alpha > 0).all())
+def _drawn_memberships(alpha: np.ndarray, n_samples: int, generator: Any) -> np.ndarray:
+    """Draw from a Dirichlet distribution, in logarithms: gamma numbers of small ones vanish."""
+    shape = (n_samples, len(alpha))
+    logs = np.log(generator.gamma(alpha + 1.0, size=shape))
+    logs += np.log(1.0 - generator.uniform(size=shape)) / alpha
+    shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+
+def _drawn_counts(means: np.ndarray, generator: Any) -> np.ndarray:
+    """Draw Poisson numbers; large ones are normal, and need not fit whole numbers."""
+    if means.max() < _LARGEST_MEAN:
+        return np.asarray(generator.poisson(means))
+    return np.asarray(np.maximum(np.round(generator.normal(means, np.sqrt(means))), 0.0))
 
 
 def _variables(learned: MembershipLearned) -> Variables:

@@ -138,7 +138,7 @@ def moments(
     given = opened_table(X, None, is_new=False)
     names = column_names(given)
     table = read_columns(given.data, kinds, names)
-    chosen = [own for own in (J, S, T) if own is not None]
+    chosen = (J, S) if T is None else (J, S, T)
     sets = [find_positions(own, names, "A set of columns") for own in chosen]
     check_sets(sets)
     return np.asarray(block_moments(table, sets, float(alpha0)))
@@ -268,8 +268,9 @@ def moment_tensor(
         formed = cells < entries or (table.has_missing and cells <= _MOST_CELLS)
     elif formed and cells > _MOST_CELLS:
         message = (
-            f"The block of moments has {cells:.2g} cells, more than can be formed. Use "
-            "method='partitioned' with more partitions, or an update other than 'wnmf'."
+            f"A block of moments has {cells:.2g} cells, more than can be formed. Use "
+            "method='tensor-free' with an update other than 'wnmf', which forms none, or columns "
+            "of fewer categories."
         )
         raise InvalidInputError(message)
     if not formed:
@@ -306,8 +307,8 @@ def averages(rows: Sequence[Indicators], means: Sequence[Matrix] = ()) -> Matrix
     """
     table = rows[0].table
     size = int(np.prod([own.n_entries for own in rows]))
-    blocks = cut(table.n_samples, max(1, _ENTRIES_AT_A_TIME // max(size, 1)))
     shape = tuple(own.n_rows for own in rows)
+    blocks = cut(table.n_samples, max(1, _ENTRIES_AT_A_TIME // max(size, shape[-1])))
     total: Matrix = np.zeros((int(np.prod(shape[:-1])), shape[-1]))
     counts: Matrix = np.zeros([len(own.chosen) for own in rows])
     letters = ",".join(f"i{letter}" for letter in "abc"[: len(rows)])
@@ -377,7 +378,8 @@ def find_positions(chosen: Any, names: Sequence[Any], title: str) -> Positions:
     found = []
     for item in [chosen] if is_one else chosen:
         is_position = isinstance(item, (int, np.integer)) and 0 <= item < len(names)
-        if item not in known and not is_position:
+        is_name = isinstance(item, (str, int, np.integer)) and item in known
+        if not is_name and not is_position:
             message = (
                 f"{title} has {item!r}, which is neither the name nor the position of a column."
             )

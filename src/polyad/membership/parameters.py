@@ -11,7 +11,7 @@ from polyad.membership.moment_tensors import Constants, averages
 from polyad.membership.partitions import combine
 from polyad.membership.posterior import Emissions
 from polyad.membership.refine import LEAST_COUNT, PSEUDO_COUNT
-from polyad.membership.variables import Indicators
+from polyad.membership.variables import NARROWEST, Indicators
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,13 +89,14 @@ def _column_means(table: Table) -> list[Matrix]:
 
 
 def spread_of(table: Table) -> Matrix:
-    """Return the variances of the columns of numbers, above zero."""
+    """Return the variances of the columns of numbers, above zero where all are the same too."""
     if not table.values.shape[1]:
         return np.zeros(0)
     values = table.values.astype(np.float64)
-    least = 1e-6 * (np.nanmean(values, axis=0) ** 2 + 1e-6)
-    spread: Matrix = np.maximum(np.nanvar(values, axis=0), least)
-    return spread
+    means, spread = np.nanmean(values, axis=0), np.nanvar(values, axis=0)
+    rounding = np.maximum(8.0 * np.finfo(float).eps * np.abs(means), NARROWEST)
+    some: Matrix = np.where(spread > rounding**2, spread, 1e-6 * (means**2 + 1e-6))
+    return some
 
 
 def _variances(table: Table, theta: Sequence[Matrix], alpha: Matrix) -> Matrix:
@@ -105,7 +106,7 @@ def _variances(table: Table, theta: Sequence[Matrix], alpha: Matrix) -> Matrix:
     if not means:
         return np.zeros(0)
     stacked, spread = np.stack(means), spread_of(table)
-    between = (stacked**2) @ shares - (stacked @ shares) ** 2
+    between = (stacked - (stacked @ shares)[:, None]) ** 2 @ shares
     within: Matrix = np.maximum(spread - between, _LEAST_WITHIN * spread)
     return within
 

@@ -47,8 +47,12 @@ _SWEEPS = 10
 _FIRST_SWEEPS = 100
 # Variables among which anchors are looked for: all pairs of them are compared.
 _CANDIDATES = 60
-# Variables of each set by which the part of moments below zero is told, where they are not formed.
+# Rows of their moments, all together (32 MB).
+_MOST_ROWS = 2000
+# Variables of each set by which the part of moments below zero is told, where they are not formed,
+# and the most cells of their block.
 _SEEN_VARIABLES = 8
+_SEEN_CELLS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,13 @@ def choose_anchors(table: Table, n_components: int, alpha0: float, seed: int) ->
     order = np.random.default_rng(seed).permutation(len(variables.kinds))
     # Those with most categories first: they say most.
     order = order[np.argsort(-variables.sizes[order], kind="stable")][:_CANDIDATES]
+    order = order[np.cumsum(variables.sizes[order]) <= _MOST_ROWS]
+    if len(order) < 3:
+        message = (
+            f"The columns have too many categories to choose anchors from, up to "
+            f"{variables.sizes.max()}. Use method='tensor-free', or give anchors."
+        )
+        raise InvalidInputError(message)
     pairs = block_moments(table, [order, order], alpha0)
     edges = np.concatenate([[0], np.cumsum(variables.sizes[order])])
     rows = [np.arange(edges[k], edges[k + 1]) for k in range(len(order))]
@@ -200,6 +211,11 @@ class PartitionState:
 
     factors: list[Matrix]
     residuals: Matrix
+
+
+def _init_block(array: Any, update: str, factors: Sequence[Matrix]) -> ALSState:
+    """Return the state of given factors of one block."""
+    return MomentSolver(moment_problem(DenseTensor(array), update), update).init(factors)
 
 
 def _sweep_block(array: Any, update: str, factors: list[Matrix], n_sweeps: int) -> ALSState:
@@ -253,9 +269,11 @@ class BlockSolver(MomentSolver):
             missed = residual_norm(self.problem, factors, DenseTensor(array))
             return missed, float(np.linalg.norm(array)), float((array < 0).mean())
         # Of a part of the tensor, which says as much.
+        table, norm = self.plan.table, math.sqrt(tensor.norm_squared())
         some = [own[:_SEEN_VARIABLES] for own in self.plan.layout.blocks[0]]
-        part = block_moments(self.plan.table, some, self.plan.alpha0)
-        return missed, math.sqrt(tensor.norm_squared()), float((part < 0).mean())
+        if math.prod(int(table.variables.sizes[own].sum()) for own in some) > _SEEN_CELLS:
+            return missed, norm, math.nan
+        return missed, norm, float((block_moments(table, some, self.plan.alpha0) < 0).mean())
 
 
 class PartitionSolver(Solver[PartitionState]):
@@ -289,6 +307,13 @@ class PartitionSolver(Solver[PartitionState]):
         return self._spread(
             delayed(_start_block)(array, self.update, n_components, own.tolist())
             for array, own in zip(self.arrays, seeds, strict=True)
+        )
+
+    def init(self, factors: Sequence[Matrix]) -> PartitionState:
+        """Return the state of given factors, those of each block times the best number."""
+        return self._spread(
+            delayed(_init_block)(array, self.update, factors[3 * k : 3 * k + 3])
+            for k, array in enumerate(self.arrays)
         )
 
     def step(self, state: PartitionState) -> PartitionState:

@@ -12,14 +12,15 @@ Problem
 Update
     The parameters of each component from the parts of the entries that were due to it, then some
     rounds of :math:`\gamma_{ih} = \alpha_h + \sum_j r_{ijh}`. Each is a maximum over what it
-    changes: the bound never falls. The objective is minus the bound per observed entry.
+    changes: the bound never falls. The objective is minus the bound per observed entry, with real
+    columns in units of their ranges: neither it nor rounding depends on what these are.
 Cost per iteration
     ``O(n p k)``, a few times; memory for a block of samples.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,10 +74,15 @@ class RefineSolver(Solver[RefineState]):
     least = -np.inf
 
     def __init__(self, plan: Plan, spread: Matrix) -> None:
-        self.plan, self.table = plan, plan.table
-        #: Variances of the columns of numbers.
-        self.spread = spread
-        table = plan.table
+        table, own = plan.table, plan.table.variables
+        numbers = ~own.is_categorical
+        is_real = np.array([kind == "real" for kind in own.kinds])[numbers]
+        self._low = np.where(is_real, own.ranges[numbers, 0], 0.0)
+        self._span = np.where(is_real, own.span()[numbers], 1.0)
+        values = (table.values.astype(np.float64) - self._low) / self._span
+        self.plan, self.table = plan, replace(table, values=values)
+        #: Variances of the columns of numbers, in their units.
+        self.spread = spread / self._span**2
         seen = (table.codes.astype(np.int64) - table.first >= 0).sum() if table.codes.size else 0
         self.n_observed = max(1, int(seen + (~np.isnan(table.values)).sum()))
         self.scale = 1.0
@@ -85,7 +91,9 @@ class RefineSolver(Solver[RefineState]):
     def init(self, emissions: Emissions, alpha: Matrix, matches: Matrix) -> RefineState:
         """Return the state of given parameters, with their best memberships."""
         gamma = np.tile(alpha + 1.0, (self.table.n_samples, 1))
-        return self._expect(emissions, gamma, alpha, matches)
+        means = (emissions.means - self._low[:, None]) / self._span[:, None]
+        scaled = replace(emissions, means=means, variances=emissions.variances / self._span**2)
+        return self._expect(scaled, gamma, alpha, matches)
 
     def step(self, state: RefineState) -> RefineState:
         """Return the state after new parameters and then new memberships."""
@@ -96,8 +104,10 @@ class RefineSolver(Solver[RefineState]):
         return -state.bound / self.n_observed
 
     def emissions(self, state: RefineState) -> Emissions:
-        """Return the parameters of a state."""
-        return Emissions(self.table.variables, state.probabilities, state.means, state.variances)
+        """Return the parameters of a state, in the units of the data."""
+        means = self._low[:, None] + self._span[:, None] * state.means
+        variances = self._span**2 * state.variances
+        return Emissions(self.table.variables, state.probabilities, means, variances)
 
     def _maximized(self, state: RefineState) -> Emissions:
         """Return the parameters of the largest bound for the parts of the entries."""

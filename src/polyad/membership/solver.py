@@ -41,7 +41,7 @@ from polyad.cp.problem import CompleteProblem
 from polyad.cp.rules import UpdateRule, epsilon_of
 from polyad.cp.solver import ALSState, LeastSquaresSolver, balance
 from polyad.exceptions import InvalidInputError
-from polyad.fitting import FitOptions, fit_best
+from polyad.fitting import FitOptions, Status, fit_best
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product, kruskal_to_dense
 
@@ -269,8 +269,11 @@ def decompose(
         return solver.random(n_components, seed)
 
     with thread_limit(current_threads()):
-        state: ALSState = fit_best(solver, start, list(map(int, seeds)), options).state
-    return Decomposition(state.factors, residual_norm(solver.problem, state.factors, tensor))
+        best = fit_best(solver, start, list(map(int, seeds)), options)
+    if best.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    factors = best.state.factors
+    return Decomposition(factors, residual_norm(solver.problem, factors, tensor))
 
 
 def residual_norm(problem: MomentProblem, factors: Sequence[Matrix], tensor: Any) -> float:

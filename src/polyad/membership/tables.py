@@ -11,14 +11,15 @@ from polyad.core.arrays import to_numpy
 from polyad.data.readers import TensorInput, pandas_labels
 from polyad.data.validation import as_tensor_input
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.membership.variables import Columns
+from polyad.membership.variables import LARGEST_WHOLE, Columns
 
 
 def opened_table(X: Any, mask: Any, *, is_new: bool) -> TensorInput:
     """Return samples as a matrix of numbers or as columns of any kind, with their labels."""
-    if isinstance(X, Columns) or isinstance(getattr(X, "data", None), Columns):
-        given = X if isinstance(X, TensorInput) else TensorInput(X, None, (None, None))
-        return _checked(given, mask)
+    if isinstance(X, Columns):
+        X = TensorInput(X, None, (None, None))
+    if isinstance(X, TensorInput) and isinstance(X.data, Columns):
+        return _checked(X, mask)
     package = type(X).__module__.partition(".")[0]
     labels: tuple[Any, Any] = (None, None)
     if package in ("pandas", "polars") and type(X).__name__ == "DataFrame" and X.shape[1]:
@@ -29,8 +30,8 @@ def opened_table(X: Any, mask: Any, *, is_new: bool) -> TensorInput:
         each = [X.iloc[:, j] if is_pandas else X[:, j].to_numpy() for j in range(X.shape[1])]
         return _checked(TensorInput(Columns(each, mask), None, labels), mask)
     if isinstance(X, (list, tuple)) and len(X) and not hasattr(X[0], "shape"):
-        X = np.asarray(X, dtype=object if _has_text(X) else None)
-    if isinstance(X, np.ndarray) and X.ndim == 2 and X.size and X.dtype.kind in "OUTbiu":
+        X = _as_array(X)
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.size and X.dtype.kind in "OUTMmbiu":
         if mask is None and X.dtype.kind in "biu":
             return TensorInput(X, None, labels)
         if X.dtype.kind != "O" or _has_text(X):
@@ -42,14 +43,31 @@ def opened_table(X: Any, mask: Any, *, is_new: bool) -> TensorInput:
             "Sparse data is not taken: zeros of a table are values as any other. Give X.toarray()."
         )
         raise InvalidTypeError(message)
+    if len(given.shape) != 2:
+        message = f"X has {len(given.shape)} modes; give a table of samples x columns."
+        raise InvalidInputError(message)
     return (
         given if isinstance(given.data, np.ndarray) else replace(given, data=to_numpy(given.data))
     )
 
 
+def _as_array(rows: Any) -> np.ndarray:
+    """Return lists of rows as an array, of objects if they have what is no number."""
+    try:
+        return np.asarray(rows, dtype=object if _has_text(rows) else None)
+    except ValueError as error:
+        message = "The rows of X have different lengths; give as many entries in each."
+        raise InvalidInputError(message) from error
+
+
 def _has_text(X: Any) -> bool:
-    """Say whether a table of objects has what is no number."""
-    return any(isinstance(item, (str, bool, np.bool_)) for row in X for item in np.ravel(row))
+    """Say whether a table of objects has what is no number, or is none in floating point."""
+    return any(
+        isinstance(item, (str, bool, np.bool_))
+        or (isinstance(item, int) and abs(item) >= LARGEST_WHOLE)
+        for row in X
+        for item in np.ravel(row)
+    )
 
 
 def _checked(given: TensorInput, mask: Any) -> TensorInput:

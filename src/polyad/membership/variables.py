@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,8 +38,10 @@ _MOST_SPREAD = 30.0
 _WIDEST = 5.0
 # Products of three numbers beyond this leave the range of double precision.
 _LARGEST = 1e100
-# Whole numbers below this are exact in double precision.
-_LARGEST_WHOLE = 2.0**53
+#: Numbers whose spread is below this are all the same; squares of less leave double precision.
+NARROWEST = 1e-50
+#: Whole numbers below this are exact in double precision.
+LARGEST_WHOLE = 2.0**53
 # Samples that are looked at together.
 _ROWS_AT_A_TIME = 1 << 13
 # Whole numbers over a range below this are counted value by value, without sorting.
@@ -94,7 +96,7 @@ class Variables:
     def span(self) -> Matrix:
         """Return the width of each range; one where it has none."""
         width = self.ranges[:, 1] - self.ranges[:, 0]
-        return np.where(width > 0, width, 1.0)
+        return np.where(width > NARROWEST, width, 1.0)
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,7 @@ def _wanted_kinds(kinds: Any, names: Sequence[Any]) -> list[str]:
         raise InvalidTypeError(message)
     positions: dict[Any, Any] = {name: j for j, name in enumerate(names)}
     for column, word in kinds.items() if isinstance(kinds, Mapping) else ():
-        is_position = isinstance(column, int) and 0 <= column < len(names)
+        is_position = isinstance(column, (int, np.integer)) and 0 <= column < len(names)
         if column not in positions and not is_position:
             message = f"kinds names the column {column!r}, which X does not have."
             raise InvalidInputError(message)
@@ -263,7 +265,10 @@ def _column(data: Any, j: int) -> Any:
     column = data.each[j]
     if data.observed is None or data.observed[:, j].all():
         return column
-    return pd.Series(column).astype(object).where(data.observed[:, j], None)
+    series = pd.Series(column)
+    if not isinstance(series.dtype, pd.CategoricalDtype):  # which has an order to keep
+        series = series.astype(object)
+    return series.where(data.observed[:, j], None)
 
 
 def _as_labels(column: Any) -> Any:
@@ -271,18 +276,27 @@ def _as_labels(column: Any) -> Any:
     series = pd.Series(column)
     if pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype):
         values = series.to_numpy()
-        if values.dtype == object:  # whole numbers of pandas, with what is missing
-            values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        if isinstance(series.dtype, pd.api.extensions.ExtensionDtype) and series.hasnans:
+            values = _numbers_of(series.to_numpy(dtype=object))
     elif series.dtype.kind in "bMm":
         values = series.to_numpy()
     else:
         values = series.to_numpy(dtype=object)
         known = values[~pd.isna(values)]
         if len(known) and all(_is_number(own) for own in known):
-            values = pd.to_numeric(series.astype(object), errors="coerce").to_numpy(np.float64)
+            values = _numbers_of(values)
     if values.dtype.kind == "f" and not np.isnan(values).any() and _are_whole(values):
         return values.astype(np.int64)
     return values
+
+
+def _numbers_of(objects: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers and what is missing in floating point, or as they are if that is not exact."""
+    known = objects[~pd.isna(objects)]
+    is_whole = all(isinstance(own, Integral) for own in known)
+    if is_whole and any(abs(int(own)) >= LARGEST_WHOLE for own in known):
+        return objects
+    return pd.to_numeric(pd.Series(objects), errors="coerce").to_numpy(np.float64, na_value=np.nan)
 
 
 def _is_number(value: Any) -> bool:
@@ -291,7 +305,7 @@ def _is_number(value: Any) -> bool:
 
 def _are_whole(values: NDArray[Any]) -> bool:
     """Say whether numbers are whole, and small enough to be told apart."""
-    return bool((values == np.round(values)).all() and (np.abs(values) < _LARGEST_WHOLE).all())
+    return bool((values == np.round(values)).all() and (np.abs(values) < LARGEST_WHOLE).all())
 
 
 def _read_column(
@@ -319,17 +333,24 @@ def _read_column(
 
 def _storable(categories: np.ndarray, name: Any) -> np.ndarray:
     """Return categories as text, numbers or dates, of which a model file is made."""
+    if categories.dtype.kind == "f":
+        _checked_numbers(categories, "categorical", name)
+        return categories.astype(np.int64) if _are_whole(categories) else categories
     if categories.dtype != object:
-        is_whole = categories.dtype.kind == "f" and _are_whole(categories)
-        return categories.astype(np.int64) if is_whole else categories
-    if all(isinstance(own, str) for own in categories):
-        return categories.astype(str)
-    if all(isinstance(own, (bool, np.bool_)) for own in categories):
-        return categories.astype(bool)
+        return categories
+    for wanted, dtype in ((str, str), ((bool, np.bool_), bool), (Integral, np.int64)):
+        if all(isinstance(own, wanted) for own in categories) and (
+            dtype is not np.int64 or max(abs(int(own)) for own in categories) < 2**63
+        ):
+            stored = categories.astype(dtype)
+            if (stored == categories).all():
+                return stored
+            message = f"Column {name!r} has text that ends in a NUL character, which is not kept."
+            raise InvalidInputError(message)
     types = ", ".join(sorted({type(own).__name__ for own in categories}))
     message = (
-        f"Column {name!r} has categories of several types, {types}: {shown(categories)}. Make them "
-        "all text, for example with X[column].astype(str)."
+        f"Column {name!r} has categories of a type, or of several, that are not taken, {types}: "
+        f"{shown(categories)}. Make them all text, for example with X[column].astype(str)."
     )
     raise InvalidTypeError(message)
 
@@ -337,17 +358,19 @@ def _storable(categories: np.ndarray, name: Any) -> np.ndarray:
 def _kind_of(column: Any, name: Any) -> str:
     """Say what a column is: the rule of ``kinds='auto'``."""
     values = _as_labels(column)
-    if values.dtype.kind not in "iuf":
-        return "categorical"
-    seen = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+    seen = values[~np.asarray(pd.isna(values))]
     if not len(seen):
         raise _nothing_observed(name)
+    are_objects = values.dtype.kind == "O" and all(map(_is_number, seen))
+    if values.dtype.kind not in "iuf" and not are_objects:
+        return "categorical"
     if values.dtype.kind == "f" and not _are_whole(seen):
         return "real"
     if len(np.unique(seen)) <= MOST_CATEGORIES:
         return "categorical"
     # Ages and incomes are whole numbers too, but no counts of events.
-    is_count = seen.min() == 0 and float(seen.var()) <= _MOST_SPREAD * float(seen.mean())
+    numbers = seen.astype(np.float64)
+    is_count = numbers.min() == 0 and numbers.var() <= _MOST_SPREAD * numbers.mean()
     return "count" if is_count else "real"
 
 
@@ -417,10 +440,13 @@ def _read_codes(data: NDArray[Any], wanted: Sequence[str]) -> Table | None:
     """
     if any(word not in ("auto", "categorical") for word in wanted):
         return None
-    low, high = (bound(data, axis=0).astype(np.int64) for bound in (np.min, np.max))
-    if (high - low).max() >= min(MOST_CATEGORIES, _NARROW):
+    # In whole numbers of Python: differences of the largest do not fit others.
+    ends = [bound(data, axis=0).astype(object) for bound in (np.min, np.max)]
+    widest = (ends[1] - ends[0]).max()
+    if widest >= min(MOST_CATEGORIES, _NARROW) or ends[1].max() > np.iinfo(np.int64).max:
         return None
-    seen = np.zeros((int((high - low).max()) + 1, data.shape[1]), dtype=bool)
+    low, high = (own.astype(np.int64) for own in ends)
+    seen = np.zeros((int(widest) + 1, data.shape[1]), dtype=bool)
     for rows in as_slices(cut(len(data), _ROWS_AT_A_TIME)):
         part = np.asarray(data[rows])
         for number in range(len(seen)):
