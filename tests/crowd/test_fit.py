@@ -80,6 +80,26 @@ def test_advice_names_nothing_that_a_crowd_does_not_have():
         assert word not in str(told[0].message)
 
 
+@pytest.mark.parametrize(
+    ("init", "inner"),
+    [
+        ("moments", "polyad.membership.solver.MomentSolver.step"),
+        ("power", "polyad.crowd.start.tensor_power"),
+    ],
+)
+def test_an_interrupt_in_the_start_ends_the_fit(init, inner, monkeypatch):
+    """Nothing is learned by then, so that there is no model to keep."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inner, interrupted)
+    model = DawidSkene(init=init, random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(LONG)
+    assert not hasattr(model, "classes_")
+
+
 def test_more_starts_are_never_worse():
     one = DawidSkene(random_state=0).fit(LONG).objective_
     for init in ("majority", "power"):
