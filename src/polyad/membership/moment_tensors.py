@@ -219,9 +219,17 @@ class MomentTensor:
         return product
 
     def least_norm_squared(self) -> float:
-        """Return a number that the squared norm is not below, from the sum of all entries."""
-        n_triples = float(np.prod([len(own.chosen) for own in self.rows]))
-        return (n_triples * self.constants.total) ** 2 / float(np.prod(self.shape))
+        """Return a number that the squared norm is not below, and not far below for low ranks.
+
+        Products with unit vectors are not above the norm; those of power steps are large.
+        """
+        factors = [own[:, None] / np.linalg.norm(own) for own in self.means]
+        largest = 0.0
+        for mode in range(3):
+            product = self.mttkrp(factors, mode)
+            largest = float(np.linalg.norm(product))
+            factors[mode] = product / max(largest, float(np.finfo(float).tiny))
+        return largest**2
 
     def norm_squared(self) -> float:
         """Return the sum of squares of all entries, at the cost of all pairs of samples.
