@@ -7,6 +7,7 @@ import pytest
 from scipy.sparse import coo_array, csr_array
 
 from polyad import DawidSkene, LabelledTensor, MajorityVote
+from polyad.crowd.answers import read_answers
 from polyad.exceptions import DataWarning, PolyadError
 from tests.crowd.twin import planted
 
@@ -314,3 +315,15 @@ def test_the_only_class_has_no_second():
     assert table["class"].tolist() == [7, 7, 7]
     assert table["second"].tolist() == [None, None, None]
     assert table["probability"].tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("size", [127, 128, 129, 32768, 32769])
+def test_numbers_of_names_are_held_in_few_bytes(size):
+    """The last of as many names as a number type has room for is still itself."""
+    names = np.arange(size)
+    long = pd.DataFrame({"item": names, "worker": names, "label": names % 2})
+    answers = read_answers(long, ("item", "worker", "label"))
+    np.testing.assert_array_equal(answers.items, names)
+    np.testing.assert_array_equal(answers.workers, names)
+    assert answers.items.itemsize <= 4
+    assert answers.labels.itemsize == 1

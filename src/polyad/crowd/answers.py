@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Codes = NDArray[np.intp]
+    Codes = NDArray[np.integer[Any]]
 
 # Whole numbers beyond this are not exact as floats, and are no names of classes.
 _LARGEST = 2.0**53
@@ -85,14 +85,21 @@ def _looks_long(X: Any) -> bool:
 
 def _from_long(X: Any, columns: Sequence[str]) -> Answers:
     item, worker, label = read_columns(X, list(columns), table="X")
-    (items, item_names), (workers, worker_names) = encode(item), encode(worker)
-    series = label.series
-    known = series.notna().to_numpy()
-    classes = Column(label.name, series[known], label.dtype)
-    labels, found = _encoded(classes)
+    (items, item_names), (workers, worker_names) = _encoded_names(item), _encoded_names(worker)
+    known = label.series.notna().to_numpy()
+    if not known.all():  # else nothing is copied
+        label = Column(label.name, label.series[known], label.dtype)
+        items, workers = items[known], workers[known]
+    labels, found = _encoded(label)
     shape, names = (len(item_names), len(worker_names)), (item_names, worker_names)
     modes = (item.name, worker.name)
-    return Answers(items[known], workers[known], labels, shape, names, found, modes, is_long=True)
+    return Answers(items, workers, labels, shape, names, found, modes, is_long=True)
+
+
+def _encoded_names(column: Column) -> tuple[Codes, NDArray[Any]]:
+    """Return the number of the name of each row, in few bytes, and the names."""
+    codes, names = encode(column)
+    return codes.astype(np.min_scalar_type(-len(names)), copy=False), names
 
 
 def _from_wide(X: Any) -> Answers:
@@ -171,7 +178,7 @@ def _encoded(column: Column) -> tuple[Codes, NDArray[Any]]:
             )
             raise InvalidInputError(message)
         classes = classes.astype(np.int64)
-    return codes.astype(np.intp), classes
+    return codes.astype(np.min_scalar_type(-len(classes)), copy=False), classes
 
 
 def with_gold(answers: Answers, gold: Any) -> tuple[Answers, Codes]:

@@ -7,7 +7,7 @@ items and workers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ _LARGEST_TABLE = 2**28
 class CrowdProblem:
     """Answers, and the items whose class is known (-1 for the others)."""
 
-    def __init__(self, answers: Answers, gold: NDArray[np.intp] | None = None) -> None:
+    def __init__(self, answers: Answers, gold: NDArray[np.integer[Any]] | None = None) -> None:
         self.answers = answers
         self.n_items, self.n_workers = answers.shape
         self.n_classes = len(answers.classes)
