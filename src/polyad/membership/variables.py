@@ -334,7 +334,7 @@ def _read_column(
 def _storable(categories: np.ndarray, name: Any) -> np.ndarray:
     """Return categories as text, numbers or dates, of which a model file is made."""
     if categories.dtype.kind == "f":
-        _checked_numbers(categories, "categorical", name)
+        _check_finite(categories, name)
         return categories.astype(np.int64) if _are_whole(categories) else categories
     if categories.dtype != object:
         return categories
@@ -385,10 +385,14 @@ def _as_numbers(column: Any, kind: str, name: Any) -> Matrix:
         raise InvalidInputError(message) from error
 
 
-def _checked_numbers(values: Matrix, kind: str, name: Any) -> Matrix:
+def _check_finite(values: NDArray[Any], name: Any) -> None:
     if np.isinf(values).any():
         message = f"Column {name!r} has infinity. Give NaN for what is missing."
         raise InvalidInputError(message)
+
+
+def _checked_numbers(values: Matrix, kind: str, name: Any) -> Matrix:
+    _check_finite(values, name)
     seen = values[~np.isnan(values)]
     if (np.abs(seen) > _LARGEST).any():
         message = f"Column {name!r} has numbers beyond {_LARGEST:g}: give them in another unit."
