@@ -174,7 +174,9 @@ def check_history(fitted: Fitted) -> None:
     finite(objective, "history_")
     if fitted.promises_descent:
         # A loss of nearly nothing is the rest of what the entries themselves would cost.
-        counts = fitted.name in ("PoissonCP", "GeneralizedCP", "WassersteinCP")
+        loss = getattr(fitted.model, "loss", "")
+        is_squared = getattr(loss, "name", loss) == "gaussian"
+        counts = fitted.name in ("PoissonCP", "GeneralizedCP", "WassersteinCP") and not is_squared
         entries = np.abs(fitted.values[fitted.observed])
         costs = (entries + (fitted.name == "GeneralizedCP")) if counts else entries**2
         slack = ROUNDING[fitted.dtype] * max(abs(objective[0]), abs(delivered), float(costs.sum()))
