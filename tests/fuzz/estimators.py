@@ -318,6 +318,8 @@ def ways_to_miss(fitted: Fitted) -> None:
         model.set_params(missing=kept)
     components = np.asarray(model.components_, dtype=float).reshape(by_nan.shape[1], -1)
     told = np.array([tells_apart(components, seen) for seen in observed.reshape(len(observed), -1)])
+    if getattr(model, "loss", None) == "bernoulli-logit":
+        told[:] = False  # the best row of entries that can be separated is infinite
     what = "features with NaN and of unobserved entries"
     close(by_nan[told], by_absence[told], ROWS[fitted.dtype], what)
     close(by_nan[~told], by_absence[~told], max(ROWS[fitted.dtype], UNTOLD), what)

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
     Vector = NDArray[np.float64]
 
-# How a fibre ended: at once, after a detour, or not where it should.
-SOLVED, FALLBACK, UNSOLVED = 0, 1, 2
+# How a fibre ended: at once, after a detour, or not where it should; or not at all so far.
+SOLVED, FALLBACK, UNSOLVED, PENDING = 0, 1, 2, 3
 # Fibres of more nonzeros begin with Sinkhorn steps for as long as each halves the residual, and
 # those of more than the second number have nothing but them: Newton's matrix would be too large.
 _MANY_NONZEROS = 64
@@ -70,58 +70,81 @@ _LAST_BUDGET: Any = np.int64(500)
 
 
 @kernel
-def exact_block(
+def usual_block(
     kernels: Kernels,
     fibres: Fibres,
-    xhat: NDArray[Any],
+    xhat: Vector,
     rules: Rules,
     block: tuple[int, int],
     results: Results,
 ) -> None:
-    """Solve fibres to the tolerance. A ``log_v`` that is NaN is no start."""
-    most = _most(fibres, block)
-    grid, unknowns = make_grid(most, kernels.scaled), make_unknowns(most)
-    rough = make_grid(most, kernels.single)
-    marginal = np.empty(grid.shape[1])
+    """Solve the fibres that need no care to the tolerance, and leave the others ``PENDING``.
+
+    A ``log_v`` that is NaN is no start.
+    """
+    most = min(_most(fibres, block), _MANY_NONZEROS)
+    fine, rough = make_grid(most, kernels.scaled), make_grid(most, kernels.single)
+    unknowns = make_unknowns(most)
     single, double, has_single = kernels.single, kernels.double, kernels.single.shape[0] > 0
     offsets, rows, values = fibres
-    tau, tol = rules.tau, rules.tol
+    tau, tol, is_single = rules.tau, rules.tol, rules.is_single
     marginals, log_v, masses, _, residuals, evaluations, endings = results
     for j in range(block[0], block[1]):
         first, last = offsets[j], offsets[j + 1]
-        if has_single and 1 < last - first <= _MANY_NONZEROS:
+        endings[j] = PENDING
+        if last == first:
+            _no_transport(fibres, j, results)
+        elif last - first == 1:
+            if has_single and is_single:
+                _solve_one_nonzero(kernels, fibres, xhat, rules, j, rough, results)
+            else:
+                _solve_one_nonzero(kernels, fibres, xhat, rules, j, fine, results)
+        elif has_single and last - first <= _MANY_NONZEROS:
             mass, residual, used = _try_mixed_precision(
                 single,
                 double,
                 rows,
                 values,
                 xhat,
-                (j, first, last, tau, tol),
+                (j, first, last, tau, tol, is_single),
                 rough,
-                grid,
+                fine,
                 unknowns,
                 log_v,
                 marginals,
             )
             if residual < np.inf:
                 masses[j], residuals[j], evaluations[j], endings[j] = mass, residual, used, SOLVED
-                _set_value(fibres, xhat, rules, j, results)
-                continue
-        if last - first == 1:
-            if has_single and xhat.itemsize == 4:
-                _solve_one_nonzero(kernels, fibres, xhat, rules, j, rough, results)
-            else:
-                _solve_one_nonzero(kernels, fibres, xhat, rules, j, grid, results)
+        if endings[j] != PENDING:
             _set_value(fibres, xhat, rules, j, results)
+
+
+@kernel
+def careful_block(
+    kernels: Kernels,
+    fibres: Fibres,
+    xhat: Vector,
+    rules: Rules,
+    block: tuple[int, int],
+    results: Results,
+) -> None:
+    """Solve the fibres that :func:`usual_block` left, in float64 and whatever their range.
+
+    A kernel of its own, because most data never needs it and it takes long to compile.
+    """
+    most = _most(fibres, block)
+    grid, unknowns = make_grid(most, kernels.scaled), make_unknowns(most)
+    marginal = np.empty(grid.shape[1])
+    for j in range(block[0], block[1]):
+        if results.endings[j] != PENDING:
             continue
         task = _make_task(kernels, fibres, xhat, rules, j, marginal, unknowns, True, results)
-        n = task.settings.n
-        if n == 0 or not task.highest > NOTHING:
-            _no_transport(fibres, j, results)
-        else:
-            start = fibres.offsets[j]
+        if task.highest > NOTHING:
+            start, n = fibres.offsets[j], task.settings.n
             point = _solve_several_nonzeros(task, grid, unknowns, rules, start, j, results)
             _store(grid, unknowns, point, start, n, j, results)
+        else:
+            _no_transport(fibres, j, results)
         _set_value(fibres, xhat, rules, j, results)
 
 
@@ -129,7 +152,7 @@ def exact_block(
 def _make_task(
     kernels: Kernels,
     fibres: Fibres,
-    xhat: NDArray[Any],
+    xhat: Vector,
     rules: Rules,
     j: int,
     marginal: Vector,
@@ -154,20 +177,21 @@ def _try_mixed_precision(
     double: Vector,
     rows: NDArray[np.int64],
     values: Vector,
-    xhat: NDArray[Any],
-    numbers: tuple[int, int, int, float, float],
+    xhat: Vector,
+    numbers: tuple[int, int, int, float, float, bool],
     rough: NDArray[np.float32],
     fine: Vector,
     unknowns: Vector,
     log_v: Vector,
-    marginals: NDArray[Any],
+    marginals: Vector,
 ) -> tuple[float, float, int]:
     """Solve a fibre in the usual way; return mass, residual and points; infinite if it cannot be.
 
-    ``numbers`` are the fibre, its first and last nonzero, ``tau`` and the tolerance. Arrays are
-    given one by one, because to read one from a tuple takes as long as a short loop.
+    ``numbers`` are the fibre, its first and last nonzero, ``tau``, the tolerance and whether the
+    data is float32. Arrays are given one by one, because to read one from a tuple takes as long
+    as a short loop.
     """
-    j, first, last, tau, tol = numbers
+    j, first, last, tau, tol, is_single = numbers
     n, known = last - first, 0
     for k in range(n):
         unknowns[LOG_X, k] = values[first + k]
@@ -175,10 +199,9 @@ def _try_mixed_precision(
         known += np.isfinite(unknowns[A, k])
     is_cold = known < n
     take_logs(unknowns, LOG_X, n)
-    unit = scale(xhat, j, tau / (tau + 1.0), rough, fine)
+    unit = scale(xhat, j, tau / (tau + 1.0), is_single, rough, fine)
     if not np.isfinite(unit) or (is_cold and tau > _STIFF_TAU):
         return 0.0, np.inf, 0
-    is_single = xhat.itemsize == 4
     level, residual, used = solve_in_mixed_precision(
         single,
         double,
@@ -199,7 +222,7 @@ def _try_mixed_precision(
 
 
 @part
-def _write(grid: NDArray[Any], factor: float, out: NDArray[Any], j: int) -> float:
+def _write(grid: NDArray[Any], factor: float, out: Vector, j: int) -> float:
     """Write the marginals of a fibre, and return their sum without the factor."""
     unit = grid.dtype.type(factor)
     for i in range(out.shape[1]):
@@ -221,6 +244,7 @@ def _most(fibres: Fibres, block: tuple[int, int]) -> int:
 @part
 def _no_transport(fibres: Fibres, j: int, results: Results) -> None:
     """Nothing to send or nothing to send it to: the plan is zero."""
+    results.endings[j], results.evaluations[j], results.residuals[j] = SOLVED, 0, 0.0
     results.marginals[j] = 0.0
     results.masses[j] = 0.0
     for p in range(fibres.offsets[j], fibres.offsets[j + 1]):
@@ -231,7 +255,7 @@ def _no_transport(fibres: Fibres, j: int, results: Results) -> None:
 def _solve_one_nonzero(
     kernels: Kernels,
     fibres: Fibres,
-    xhat: NDArray[Any],
+    xhat: Vector,
     rules: Rules,
     j: int,
     grid: NDArray[Any],
@@ -240,7 +264,7 @@ def _solve_one_nonzero(
     """Solve a fibre of one nonzero in closed form, in the type of the work space."""
     p, tau, of_type = fibres.offsets[j], rules.tau, grid.dtype.type
     results.endings[j], results.evaluations[j], results.residuals[j] = SOLVED, 0, 0.0
-    largest = np.float64(largest_entry(xhat, j))
+    largest = largest_entry(xhat, j)
     if not 0.0 < largest < np.inf:
         _no_transport(fibres, j, results)
         return
@@ -364,7 +388,7 @@ def _store(
 
 
 @part
-def _set_value(fibres: Fibres, xhat: NDArray[Any], rules: Rules, j: int, results: Results) -> None:
+def _set_value(fibres: Fibres, xhat: Vector, rules: Rules, j: int, results: Results) -> None:
     """Set the minimum, ``lam (sum xhat + sum x) - (2 lam + epsilon) mass`` at the solution."""
     penalty, total = rules.tau * rules.epsilon, 0.0
     for i in range(xhat.shape[1]):
@@ -378,7 +402,7 @@ def _set_value(fibres: Fibres, xhat: NDArray[Any], rules: Rules, j: int, results
 def published_block(
     kernels: Kernels,
     fibres: Fibres,
-    xhat: NDArray[Any],
+    xhat: Vector,
     rules: Rules,
     block: tuple[int, int],
     results: Results,
@@ -432,7 +456,7 @@ def _finish_published(
     task: Task,
     grid: Vector,
     unknowns: Vector,
-    xhat: NDArray[Any],
+    xhat: Vector,
     rules: Rules,
     j: int,
     results: Results,

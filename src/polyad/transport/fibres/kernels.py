@@ -56,6 +56,8 @@ class Rules(NamedTuple):
     """Of the residual ``max |g|``."""
     budget: int
     """Evaluations of a first attempt; each stage of the second one has five times as many."""
+    is_single: bool
+    """Whether the data is float32, which the usual fibres then do with."""
 
 
 class Kernels(NamedTuple):
@@ -76,14 +78,14 @@ class Fibres(NamedTuple):
     """(n_fibres + 1,): where the nonzeros of each fibre begin."""
     rows: NDArray[np.int64]
     """(nnz,): positions along the fibre."""
-    values: NDArray[Any]
+    values: Vector
     """(nnz,): all above zero."""
 
 
 class Results(NamedTuple):
     """What the kernels fill, all of it for all fibres."""
 
-    marginals: NDArray[Any]
+    marginals: Vector
     """(n_fibres, size): row sums of the plans, ``Delta``."""
     log_v: Vector
     """(nnz,): the logarithm of the scaling of each nonzero; in as a start, and out."""
@@ -96,7 +98,7 @@ class Results(NamedTuple):
     evaluations: NDArray[np.int32]
     """(n_fibres,): how often ``g`` was computed."""
     endings: NDArray[np.uint8]
-    """(n_fibres,): one of the endings in ``fibres.py``."""
+    """(n_fibres,): one of the endings in ``entry_points``."""
 
 
 class Task(NamedTuple):

@@ -120,7 +120,12 @@ def solve_in_mixed_precision(
 
 @part
 def scale(
-    xhat: NDArray[Any], j: int, phi: float, rough: NDArray[np.float32], fine: Vector
+    xhat: Vector,
+    j: int,
+    phi: float,
+    is_single: bool,
+    rough: NDArray[np.float32],
+    fine: Vector,
 ) -> float:
     """Fill ``base`` with ``phi log xhat``, less the level that is returned, NaN out of range.
 
@@ -129,32 +134,26 @@ def scale(
     largest = largest_entry(xhat, j)
     if not _MIN_SCALE < largest < _MAX_SCALE:
         return np.nan
-    inverse = type(largest)(1.0) / largest
-    if xhat.itemsize == 4:
-        _log_xhat(xhat, j, inverse, np.float32(phi), rough)
+    if is_single:
+        _log_xhat(xhat, j, largest, phi, rough)
     else:
-        _log_xhat(xhat, j, inverse, phi, fine)
+        _log_xhat(xhat, j, largest, phi, fine)
         for i in range(rough.shape[1]):
             rough[BASE, i] = fine[BASE, i]
             rough[MARGINALS, i] = fine[MARGINALS, i]
-    return float(phi * np.log(np.float64(largest)))
+    return float(phi * np.log(largest))
 
 
 @part
-def largest_entry(xhat: NDArray[Any], j: int) -> Any:
+def largest_entry(xhat: Vector, j: int) -> float:
     """Return the largest entry of a row that has no negative ones.
 
     Their bits are in the same order, and the compiler uses vectors for the largest integer.
     """
-    if xhat.itemsize == 4:
-        most = np.int32(0)
-        for i in range(xhat.shape[1]):
-            most = max(most, np.float32(xhat[j, i]).view(np.int32))
-        return xhat.dtype.type(np.int32(most).view(np.float32))
-    long = np.int64(0)
+    most = np.int64(0)
     for i in range(xhat.shape[1]):
-        long = max(long, np.float64(xhat[j, i]).view(np.int64))
-    return xhat.dtype.type(np.int64(long).view(np.float64))
+        most = max(most, np.float64(xhat[j, i]).view(np.int64))
+    return float(np.int64(most).view(np.float64))
 
 
 @part
@@ -172,14 +171,15 @@ def smallest_entry(grid: NDArray[Any], at: np.int64) -> Any:
 
 
 @part
-def _log_xhat(xhat: NDArray[Any], j: int, inverse: Any, phi: Any, grid: NDArray[Any]) -> None:
-    size = xhat.shape[1]
+def _log_xhat(xhat: Vector, j: int, largest: float, phi: float, grid: NDArray[Any]) -> None:
+    size, of_type = xhat.shape[1], grid.dtype.type
+    inverse, power = of_type(1.0) / of_type(largest), of_type(phi)
     for i in range(size):
-        grid[MARGINALS, i] = xhat[j, i] * inverse
+        grid[MARGINALS, i] = of_type(xhat[j, i]) * inverse
     for i in range(size, grid.shape[1]):
         grid[MARGINALS, i] = 0.0
     for i in range(grid.shape[1]):
-        value = phi * fast_log(grid[MARGINALS, i])
+        value = power * fast_log(grid[MARGINALS, i])
         # Comparisons with minus infinity are false: zero becomes "nothing".
         grid[BASE, i] = value if value > NOTHING else NOTHING
 

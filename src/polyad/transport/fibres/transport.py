@@ -42,6 +42,8 @@ _SINGLE_RANGE, _DOUBLE_RANGE = 24.0, 100.0
 _TOLERANCE = 1e-10
 # Evaluations of the residual before the second attempt; five are usual.
 _BUDGET = 20
+# What the fibres are solved by, the second only where the first left some.
+_EXACT = (entry_points.usual_block, entry_points.careful_block)
 # Multiplications in a block of fibres: long against the cost of a call, short against a fit.
 _BLOCK_WORK = 1 << 21
 
@@ -250,7 +252,7 @@ class FibreTransport:
                 raise InvalidInputError(message)
             start[:] = log_v
         dense, pieces = self._check(fibres, xhat), _cut(fibres.offsets, self.size)
-        return self._run((entry_points.exact_block, tol, _BUDGET), fibres, dense, start, pieces)
+        return self._run((_EXACT, tol, _BUDGET), fibres, dense, start, pieces)
 
     def sinkhorn(
         self, fibres: SparseFibres, xhat: NDArray[Any], *, n_steps: int = 25
@@ -273,7 +275,7 @@ class FibreTransport:
             raise InvalidInputError(message)
         start = np.full(fibres.nnz, np.nan)
         dense, pieces = self._check(fibres, xhat), _cut(fibres.offsets, self.size)
-        method = (entry_points.published_block, np.inf, n_steps)
+        method = ((entry_points.published_block,), np.inf, n_steps)
         return self._run(method, fibres, dense, start, pieces)
 
     def solve_block(
@@ -284,21 +286,23 @@ class FibreTransport:
         ``log_v`` is the start, NaN where there is none, and is replaced by the solution.
         """
         piece = (0, fibres.n_fibres)
-        method = (entry_points.exact_block, _TOLERANCE, _BUDGET)
-        return self._run(method, fibres, xhat, log_v, [piece])
+        return self._run((_EXACT, _TOLERANCE, _BUDGET), fibres, xhat, log_v, [piece])
 
     def _run(
         self,
-        method: tuple[Callable[..., None], float, int],
+        method: tuple[tuple[Callable[..., None], ...], float, int],
         fibres: SparseFibres,
         xhat: NDArray[Any],
         log_v: NDArray[np.float64],
         pieces: Blocks,
     ) -> FibreSolution:
-        """Run a kernel, with its tolerance and its budget, on each piece."""
-        (kernel, tol, budget), n = method, fibres.n_fibres
+        """Run kernels, with their tolerance and their budget, until no fibre is pending.
+
+        They work in float64, which holds data of float32: compiled once, for both.
+        """
+        (kernels, tol, budget), n = method, fibres.n_fibres
         results = Results(
-            np.empty_like(xhat),
+            np.empty(xhat.shape),
             log_v,
             np.empty(n),
             np.empty(n),
@@ -306,13 +310,21 @@ class FibreTransport:
             np.empty(n, np.int32),
             np.empty(n, np.uint8),
         )
-        rules = Rules(self.epsilon, self.marginal_penalty / self.epsilon, tol, budget)
+        is_single, tau = xhat.dtype == np.float32, self.marginal_penalty / self.epsilon
+        rules = Rules(self.epsilon, tau, tol, budget, is_single)
         given = Fibres(fibres.offsets, fibres.rows, fibres.values.astype(np.float64, copy=False))
-        run_blocks(
-            kernel, ((self._kernels, given, xhat, rules, piece, results) for piece in pieces)
-        )
+        wide, pending = xhat.astype(np.float64, copy=False), pieces
+        for kernel in kernels:
+            if not pending:
+                break
+            run_blocks(
+                kernel, ((self._kernels, given, wide, rules, piece, results) for piece in pending)
+            )
+            waits = results.endings == entry_points.PENDING
+            pending = [piece for piece in pieces if waits[slice(*piece)].any()]
         return FibreSolution(
-            *results[:-1],
+            results.marginals.astype(xhat.dtype, copy=False),
+            *results[1:-1],
             n_fallback=int(np.count_nonzero(results.endings == entry_points.FALLBACK)),
             n_unsolved=int(np.count_nonzero(results.endings == entry_points.UNSOLVED)),
         )
