@@ -170,8 +170,8 @@ def test_mttkrp_deep_spans(dtype, n_middle):
     work = random_work(np.random.default_rng(5), n_middle=n_middle, dtype=dtype)
     pieces, spans, factors = work
     out = np.zeros((7, 5), dtype)
-    kernels.mttkrp_deep_spans(pieces, spans, (0, 2), factors, out)
-    kernels.mttkrp_deep_spans(pieces, spans, (2, 5), factors, out)
+    for block in ((0, 2), (2, 5)):
+        kernels.mttkrp_deep_spans(pieces, spans, block, kernels.stack(factors), out)
     rtol = 1e-4 if dtype == np.float32 else 1e-12
     np.testing.assert_allclose(out, twin_mttkrp(*work), rtol, rtol)
 
@@ -185,9 +185,11 @@ def test_kruskal_values(dtype, n_modes):
     factors = tuple(rng.standard_normal((9, 11)).astype(dtype) for _ in range(n_modes))
     coords = rng.integers(0, 9, (n_modes, 300)).astype(np.uint32)
     expected = np.prod([A[c] for A, c in zip(factors, coords, strict=True)], axis=0).sum(axis=1)
-    function = kernels.kruskal_values_3 if n_modes == 3 else kernels.kruskal_values_n
     out = np.full(300, np.nan, dtype)
-    function(factors, coords, (10, 290), out)
+    if n_modes == 3:
+        kernels.kruskal_values_3(factors, coords, (10, 290), out)
+    else:
+        kernels.kruskal_values_n(kernels.stack(factors), coords, (10, 290), out)
     np.testing.assert_allclose(out[10:290], expected[10:290], rtol=1e-4, atol=1e-4)
     assert np.isnan(out[:10]).all()
     assert np.isnan(out[290:]).all()
@@ -201,6 +203,6 @@ def test_solve_observed_rows(dtype, n_middle, ridge, n_components):
     work = random_work(rng, n_middle=n_middle, dtype=dtype, n_components=n_components)
     pieces, rows, factors = work
     out = np.zeros((7, n_components), dtype)
-    kernels.solve_observed_rows((pieces, rows), (0, 5), factors, ridge, out)
+    kernels.solve_observed_rows((pieces, rows), (0, 5), kernels.stack(factors), ridge, out)
     rtol = 1e-4 if dtype == np.float32 else 1e-8
     np.testing.assert_allclose(out, twin_observed(*work, ridge), rtol, rtol)

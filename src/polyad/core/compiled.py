@@ -5,6 +5,7 @@ No kernel starts threads: each works on a block that ``polyad.core.threads.run_b
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import contextmanager
@@ -35,6 +36,29 @@ _REGROUPED: dict[str, Any] = {**_IN_ORDER, "fastmath": {"contract", "nsz", "reas
 _events: Any = event  # which has no types
 _timer = _events.TimingListener()
 _events.register("numba:compile", _timer)
+
+
+class _WithoutCollecting(_events.Listener):
+    """Looks for no garbage while Numba compiles: it makes much that stays, and none of it is."""
+
+    pauses, depth = False, 0
+
+    def on_start(self, _event: Any) -> None:
+        """Stop looking, where anybody looked."""
+        if gc.isenabled():
+            gc.disable()
+            self.pauses = True
+        self.depth += 1
+
+    def on_end(self, _event: Any) -> None:
+        """Go on after the outermost function."""
+        self.depth -= 1
+        if self.pauses and self.depth == 0:
+            gc.enable()
+            self.pauses = False
+
+
+_events.register("numba:compile", _WithoutCollecting())
 
 
 def compile_seconds() -> float:

@@ -19,6 +19,8 @@ from numba.np.numpy_support import carray
 from polyad.core.compiled import kernel, part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 # The most components a kernel takes at once: the length of its buffers on the stack.
@@ -58,6 +60,24 @@ class Spans(NamedTuple):
     """(n_spans + 1, 2): the first quad and the first single of each span."""
     targets: NDArray[np.int64]
     """(n_spans,): the row of the output."""
+
+
+class Stack(NamedTuple):
+    """The factors of several modes one below the other.
+
+    A tuple of factors would be another type, and another compiled kernel, for each number of them.
+    """
+
+    rows: NDArray[Any]
+    """(sum of the sizes, n_components)."""
+    firsts: NDArray[np.uint64]
+    """(n_modes,): where each factor begins."""
+
+
+def stack(factors: Sequence[NDArray[Any]]) -> Stack:
+    """Put factors one below the other."""
+    firsts = np.cumsum([0, *(len(factor) for factor in factors[:-1])]).astype(np.uint64)
+    return Stack(np.concatenate(factors), firsts)
 
 
 def _stack_memory(_typing_context: Any, like: Any) -> Any:
@@ -247,7 +267,7 @@ def mttkrp_deep_spans(
     pieces: Pieces,
     spans: Spans,
     block: tuple[int, int],
-    factors: tuple[NDArray[Any], ...],
+    factors: Stack,
     out: NDArray[Any],
 ) -> None:
     """Write the sums of a block of spans, for any number of middle factors and the inner one.
@@ -255,9 +275,10 @@ def mttkrp_deep_spans(
     The rows of ``out`` are zero before.
     """
     quads, quad_values, singles, single_values = pieces
+    rows, firsts = factors
     term = carray(on_stack(single_values), WIDTH)
-    n_middle = len(factors) - 1
-    inner = factors[n_middle]
+    n_middle = len(firsts) - 1
+    inner = rows[firsts[n_middle] :]
     n_components = out.shape[1]
     for s in range(block[0], block[1]):
         target = spans.targets[s]
@@ -271,9 +292,9 @@ def mttkrp_deep_spans(
                     x2 * inner[j2, r] + x3 * inner[j3, r]
                 )
             for k in range(n_middle):
-                factor, m = factors[k], quads[q, k]
+                m = firsts[k] + quads[q, k]
                 for r in range(n_components):
-                    term[r] *= factor[m, r]
+                    term[r] *= rows[m, r]
             for r in range(n_components):
                 out[target, r] += term[r]
         for p in range(spans.bounds[s, 1], spans.bounds[s + 1, 1]):
@@ -281,9 +302,9 @@ def mttkrp_deep_spans(
             for r in range(n_components):
                 term[r] = x * inner[j, r]
             for k in range(n_middle):
-                factor, m = factors[k], singles[p, k]
+                m = firsts[k] + singles[p, k]
                 for r in range(n_components):
-                    term[r] *= factor[m, r]
+                    term[r] *= rows[m, r]
             for r in range(n_components):
                 out[target, r] += term[r]
 
@@ -307,23 +328,23 @@ def kruskal_values_3(
 
 @kernel
 def kruskal_values_n(
-    factors: tuple[NDArray[Any], ...],
+    factors: Stack,
     coords: NDArray[Any],
     block: tuple[int, int],
     out: NDArray[Any],
 ) -> None:
     """Write the values of a model at a block of points of coords (n_modes, n_points)."""
-    n_components = factors[0].shape[1]
+    rows, firsts = factors
+    n_components = rows.shape[1]
     terms = np.empty((BATCH, n_components), out.dtype)
     for start in range(block[0], block[1], BATCH):
         n_points = min(BATCH, block[1] - start)
         terms[:] = 1
-        for k in range(len(factors)):
-            factor = factors[k]
+        for k in range(len(firsts)):
             for q in range(n_points):
-                i = coords[k, start + q]
+                i = firsts[k] + coords[k, start + q]
                 for r in range(n_components):
-                    terms[q, r] *= factor[i, r]
+                    terms[q, r] *= rows[i, r]
         for q in range(n_points):
             total = out.dtype.type(0)
             for r in range(n_components):
@@ -435,7 +456,7 @@ def _add_products(batch: NDArray[np.float64], n_filled: int, normal: NDArray[np.
 def _sum_row(
     work: tuple[Pieces, Spans],
     s: int,
-    factors: tuple[NDArray[Any], ...],
+    factors: Stack,
     batch: NDArray[np.float64],
     normal: NDArray[np.float64],
 ) -> None:
@@ -444,15 +465,15 @@ def _sum_row(
     ``factors`` are those of the middle modes and then the inner one. The values are one more
     column of the regression: row R of ``normal`` becomes the right-hand side.
     """
-    pieces, rows = work
+    pieces, spans = work
     quads, quad_values, singles, single_values = pieces
-    inner = len(factors) - 1
-    n = factors[inner].shape[1]
+    rows, firsts = factors
+    inner, n = len(firsts) - 1, rows.shape[1]
     row = np.empty(n)
     normal[:] = 0.0
-    quad, single = rows.bounds[s, 0], rows.bounds[s, 1]
-    n_in_quads = 4 * (rows.bounds[s + 1, 0] - quad)
-    n_nonzeros = n_in_quads + rows.bounds[s + 1, 1] - single
+    quad, single = spans.bounds[s, 0], spans.bounds[s, 1]
+    n_in_quads = 4 * (spans.bounds[s + 1, 0] - quad)
+    n_nonzeros = n_in_quads + spans.bounds[s + 1, 1] - single
     for start in range(0, n_nonzeros, BATCH):
         n_filled = min(BATCH, n_nonzeros - start)
         for b in range(n_filled):
@@ -461,15 +482,13 @@ def _sum_row(
             q, u = quad + p // 4, p % 4
             t = single + p - n_in_quads
             batch[n, b] = quad_values[q, u] if in_quad else single_values[t]
-            i = quads[q, inner + u] if in_quad else singles[t, inner]
-            matrix = factors[inner]
+            i = firsts[inner] + (quads[q, inner + u] if in_quad else singles[t, inner])
             for r in range(n):
-                row[r] = matrix[i, r]
+                row[r] = rows[i, r]
             for k in range(inner):
-                i = quads[q, k] if in_quad else singles[t, k]
-                matrix = factors[k]
+                i = firsts[k] + (quads[q, k] if in_quad else singles[t, k])
                 for r in range(n):
-                    row[r] *= matrix[i, r]
+                    row[r] *= rows[i, r]
             for r in range(n):
                 batch[r, b] = row[r]
         _add_products(batch, n_filled, normal)
@@ -479,7 +498,7 @@ def _sum_row(
 def solve_observed_rows(
     work: tuple[Pieces, Spans],
     block: tuple[int, int],
-    factors: tuple[NDArray[Any], ...],
+    factors: Stack,
     ridge: float,
     out: NDArray[Any],
 ) -> None:
@@ -503,7 +522,7 @@ def solve_observed_rows(
 def observed_rows(
     work: tuple[Pieces, Spans],
     block: tuple[int, int],
-    factors: tuple[NDArray[Any], ...],
+    factors: Stack,
     matrices: NDArray[np.float64],
     right: NDArray[np.float64],
 ) -> None:

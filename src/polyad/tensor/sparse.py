@@ -180,11 +180,13 @@ class SparseTensor:
             return np.hstack(parts)
         others = _other_factors(layout, matrices)
         out = np.zeros((n_rows + layout.n_partial, n_components), self.dtype)
-        function = kernels.mttkrp_spans if len(others) == 2 else kernels.mttkrp_deep_spans
+        is_deep = len(others) != 2
+        function = kernels.mttkrp_deep_spans if is_deep else kernels.mttkrp_spans
+        given: Any = kernels.stack(others) if is_deep else others
         run_blocks(
             function,
             (
-                (layout.pieces, layout.segments, block, others, out)
+                (layout.pieces, layout.segments, block, given, out)
                 for block in layout.segment_blocks
             ),
         )
@@ -226,9 +228,9 @@ class SparseTensor:
         """
         layout = self.layout(mode)
         matrices = _check_factors(factors, self.shape, self.dtype, unused=mode)
-        others = _other_factors(layout, matrices)
+        others = kernels.stack(_other_factors(layout, matrices))
         out = np.array(fallback, self.dtype, order="C")
-        needed = (self.shape[mode], others[0].shape[1])
+        needed = (self.shape[mode], others.rows.shape[1])
         if out.shape != needed:
             message = f"fallback has the shape {out.shape}; mode {mode} needs {needed}."
             raise InvalidInputError(message)
@@ -262,8 +264,8 @@ class SparseTensor:
         """
         layout = self.layout(mode)
         matrices = _check_factors(factors, self.shape, self.dtype, unused=mode)
-        others = _other_factors(layout, matrices)
-        rank = others[0].shape[1]
+        others = kernels.stack(_other_factors(layout, matrices))
+        rank = others.rows.shape[1]
         n_rows = layout.rows.targets.size
         at_a_time = max(1, _NORMAL_SIZE // (rank * rank))
         step = max(1, at_a_time // 16)
@@ -326,11 +328,10 @@ def _values_at(
 ) -> NDArray[Any]:
     out = np.empty(coords.shape[1], dtype)
     unsigned = coords.view(coords.dtype.str.replace("i", "u"))
-    function = kernels.kruskal_values_3 if len(factors) == 3 else kernels.kruskal_values_n
-    run_blocks(
-        function,
-        ((tuple(factors), unsigned, block, out) for block in cut(out.size, BLOCK)),
-    )
+    is_three = len(factors) == 3
+    function = kernels.kruskal_values_3 if is_three else kernels.kruskal_values_n
+    given: Any = tuple(factors) if is_three else kernels.stack(factors)
+    run_blocks(function, ((given, unsigned, block, out) for block in cut(out.size, BLOCK)))
     return out
 
 

@@ -11,6 +11,8 @@ from polyad.core.compiled import kernel, part
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from polyad.tensor.kernels import Stack
+
 # Numbers in a tile of fibres, which stays in the fastest caches, and its fewest fibres.
 _TILE_SIZE = 1 << 14
 _MIN_TILE = 8
@@ -43,37 +45,37 @@ def divide_into(above: NDArray[Any], below: NDArray[Any]) -> None:
 def add_fibre_ratios(
     marginals: NDArray[Any],
     coords: NDArray[np.int64],
-    factors: tuple[NDArray[Any], ...],
-    transposed: NDArray[Any],
-    place: tuple[int, int, int],
+    factors: Stack,
+    along: tuple[int, NDArray[Any], NDArray[Any]],
+    place: tuple[int, int],
     out: NDArray[np.float64],
 ) -> None:
     """Add ``marginals / model`` in a block of fibres, times the rows of the other factors.
 
-    ``place`` is the mode along which the fibres run, whose factor is also given transposed, the
-    mode whose rows are summed, and the first fibre of the block.
+    ``along`` is the mode along which the fibres run, its factor, and that transposed; ``place`` is
+    the mode whose rows are summed, and the first fibre of the block.
     """
-    along, mode, first = place
+    (own_mode, own, transposed), (mode, first) = along, place
     n_fibres, length = marginals.shape
-    rank, own = out.shape[1], factors[along]
+    rank = out.shape[1]
     tile = max(_MIN_TILE, _TILE_SIZE // length)
     model, sums = np.empty((tile, length), own.dtype), np.empty((length, rank), own.dtype)
     others = np.empty((tile, rank), own.dtype)
     products, rows = np.empty_like(others), np.empty_like(others)
     for start in range(0, n_fibres, tile):
         n = min(tile, n_fibres - start)
-        multiply_rows(factors, coords, (along, mode, first + start), others[:n])
+        multiply_rows(factors, coords, (own_mode, mode, first + start), others[:n])
         # Entry by entry: an assignment of arrays takes Numba seconds to compile.
         for j in range(n):
             for r in range(rank):
                 products[j, r] = others[j, r]
-            if mode != along:
-                row = factors[mode][coords[mode, first + start + j]]
+            if mode != own_mode:
+                i = factors.firsts[mode] + np.uint64(coords[mode, first + start + j])
                 for r in range(rank):
-                    products[j, r] *= row[r]
+                    products[j, r] *= factors.rows[i, r]
         np.dot(products[:n], transposed, model[:n])
         divide_into(marginals[start : start + n], model[:n])
-        if mode == along:
+        if mode == own_mode:
             np.dot(model[:n].T, products[:n], sums)
             for i in range(length):
                 for r in range(rank):
@@ -86,9 +88,9 @@ def add_fibre_ratios(
                     out[target, r] += rows[j, r] * others[j, r]
 
 
-@kernel
+@part
 def multiply_rows(
-    factors: tuple[NDArray[Any], ...],
+    factors: Stack,
     coords: NDArray[np.int64],
     place: tuple[int, int, int],
     out: NDArray[Any],
@@ -99,19 +101,19 @@ def multiply_rows(
     """
     one, other, first = place
     out[:] = 1.0
-    for k in range(len(factors)):
+    for k in range(len(factors.firsts)):
         if k not in (one, other):
             for j in range(len(out)):
-                row = factors[k][coords[k, first + j]]
+                i = factors.firsts[k] + np.uint64(coords[k, first + j])
                 for r in range(out.shape[1]):
-                    out[j, r] *= row[r]
+                    out[j, r] *= factors.rows[i, r]
 
 
 @kernel
 def add_nonzero_ratios(
     marginals: NDArray[Any],
     coords: NDArray[Any],
-    factors: tuple[NDArray[Any], ...],
+    factors: Stack,
     place: tuple[int, int, int],
     out: NDArray[np.float64],
 ) -> None:
@@ -120,20 +122,21 @@ def add_nonzero_ratios(
     ``place`` is the mode whose rows are summed, and the nonzeros to sum over.
     """
     mode, start, stop = place
+    rows, firsts = factors
     rank = out.shape[1]
     others = np.empty(rank)
     for p in range(start, stop):
         others[:] = 1.0
-        for k in range(len(factors)):
+        for k in range(len(firsts)):
             if k != mode:
-                row = factors[k][coords[k, p]]
+                i = firsts[k] + np.uint64(coords[k, p])
                 for r in range(rank):
-                    others[r] *= row[r]
+                    others[r] *= rows[i, r]
         target = coords[mode, p]
-        own = factors[mode][target]
+        own = firsts[mode] + np.uint64(target)
         model = 0.0
         for r in range(rank):
-            model += others[r] * own[r]
+            model += others[r] * rows[own, r]
         if model > 0:
             ratio = marginals[p] / model
             for r in range(rank):

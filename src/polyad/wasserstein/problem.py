@@ -20,6 +20,7 @@ numbers, at the nonzeros.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from math import fsum, prod
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,6 @@ from polyad.tensor.fibres import sorting_order
 from polyad.tensor.kernels import find_fibres
 from polyad.tensor.sparse import SparseTensor
 from polyad.transport.fibres import FibreTransport, SparseFibres
-from polyad.wasserstein.kernels import multiply_rows
 from polyad.wasserstein.updates import DenseMarginals, FibreMarginals, Marginals, component_masses
 
 if TYPE_CHECKING:
@@ -78,9 +78,12 @@ class ModeFibres:
 
     def products(self, factors: Sequence[NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
         """Return the rows of the Khatri-Rao product of the other modes that belong to a block."""
-        rows = np.empty((stop - start, factors[0].shape[1]), factors[0].dtype)
-        multiply_rows(tuple(factors), self.coords, (self.mode, self.mode, start), rows)
-        return rows
+        rows = [
+            factor.take(self.coords[k, start:stop], axis=0)
+            for k, factor in enumerate(factors)
+            if k != self.mode
+        ]
+        return reduce(np.multiply, rows)
 
 
 def find_nonzero_fibres(tensor: SparseTensor, mode: int) -> ModeFibres:

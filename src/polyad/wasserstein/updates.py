@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.core.threads import cut, run_blocks
+from polyad.tensor.kernels import stack
 from polyad.wasserstein.kernels import (
     add_fibre_ratios,
     add_fibres,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from polyad.tensor.kernels import Stack
     from polyad.tensor.sparse import SparseTensor
     from polyad.wasserstein.problem import ModeFibres
 
@@ -92,16 +94,15 @@ class DenseMarginals(Marginals):
 
     def numerator(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
         """Return the numerator of the update of a mode: all cells are fibres of the last one."""
-        own = tuple(factor.astype(self.total.dtype) for factor in factors)
-        transposed = np.ascontiguousarray(own[-1].T)
+        own = [factor.astype(self.total.dtype) for factor in factors]
+        stacked, along = stack(own), _along(own, len(own) - 1)
         fibres = self.total.reshape(-1, self.total.shape[-1])
 
         def part(start: int, stop: int) -> NDArray[np.float64]:
             partial = np.zeros(factors[mode].shape)
             coords = np.zeros((len(own), stop - start), np.int64)
             coords[:-1] = np.unravel_index(np.arange(start, stop), self.total.shape[:-1])
-            place = (len(own) - 1, mode, 0)
-            add_fibre_ratios(fibres[start:stop], coords, own, transposed, place, partial)
+            add_fibre_ratios(fibres[start:stop], coords, stacked, along, (mode, 0), partial)
             return partial
 
         return _sum_of_parts(part, len(fibres), max(1, _MIN_CELLS // fibres.shape[1]))
@@ -142,44 +143,47 @@ class FibreMarginals(Marginals):
 
     def numerator(self, factors: Sequence[NDArray[Any]], mode: int) -> NDArray[np.float64]:
         """Return the numerator of the update of a mode."""
-        own = tuple(factor.astype(self.tensor.dtype) for factor in factors)
-        total = np.zeros(factors[mode].shape)
-        for number in range(len(self.fibres)):
-            total += self._in_fibres(number, own, mode)
+        own = [factor.astype(self.tensor.dtype) for factor in factors]
+        stacked, total = stack(own), np.zeros(factors[mode].shape)
+        for number, fibres in enumerate(self.fibres):
+            total += self._in_fibres(number, stacked, _along(own, fibres.mode), mode)
         if self.entries is not None:
-            total += self._at_nonzeros(self.entries, own, mode)
+            total += self._at_nonzeros(self.entries, stacked, mode)
         return total
 
     def _in_fibres(
-        self, number: int, factors: tuple[NDArray[Any], ...], mode: int
+        self, number: int, factors: Stack, along: tuple[int, Any, Any], mode: int
     ) -> NDArray[np.float64]:
         """Sum the ratios of the fibres of one mode."""
-        fibres = self.fibres[number]
-        transposed = np.ascontiguousarray(factors[fibres.mode].T)
+        fibres, shape = self.fibres[number], (self.tensor.shape[mode], factors.rows.shape[1])
 
         def part(first: int, last: int) -> NDArray[np.float64]:
-            partial = np.zeros(factors[mode].shape)
+            partial = np.zeros(shape)
             for block in range(first, last):
                 marginals = self._kept.get((number, block))
                 if marginals is None:
                     marginals = self._recompute(number, block)
-                place = (fibres.mode, mode, fibres.blocks[block][0])
-                add_fibre_ratios(marginals, fibres.coords, factors, transposed, place, partial)
+                place = (mode, fibres.blocks[block][0])
+                add_fibre_ratios(marginals, fibres.coords, factors, along, place, partial)
             return partial
 
         return _sum_of_parts(part, len(fibres.blocks), 1)
 
-    def _at_nonzeros(
-        self, entries: NDArray[Any], factors: tuple[NDArray[Any], ...], mode: int
-    ) -> NDArray[np.float64]:
+    def _at_nonzeros(self, entries: NDArray[Any], factors: Stack, mode: int) -> NDArray[np.float64]:
         """Sum the ratios of the modes along which nothing moves."""
+        shape = (self.tensor.shape[mode], factors.rows.shape[1])
 
         def part(start: int, stop: int) -> NDArray[np.float64]:
-            partial = np.zeros(factors[mode].shape)
+            partial = np.zeros(shape)
             add_nonzero_ratios(entries, self._coords, factors, (mode, start, stop), partial)
             return partial
 
         return _sum_of_parts(part, self.tensor.nnz, _MIN_NONZEROS)
+
+
+def _along(factors: Sequence[NDArray[Any]], mode: int) -> tuple[int, NDArray[Any], NDArray[Any]]:
+    """Return a mode, its factor, and that transposed."""
+    return mode, factors[mode], np.ascontiguousarray(factors[mode].T)
 
 
 def updated_factor(
