@@ -3,6 +3,7 @@
 What a kernel computes does not depend on which others a process has compiled or loaded before.
 """
 
+import fcntl
 import importlib.util
 import multiprocessing
 import sys
@@ -10,6 +11,8 @@ import time
 import types
 
 import numpy as np
+import pytest
+from numba.core.errors import TypingError
 
 from polyad.core.compiled import _SharedCacheFile, kernel
 
@@ -49,12 +52,52 @@ def test_versions_that_several_processes_compile_at_once_are_all_kept(tmp_path):
     assert found == {key: f"the code of {key}" for key in keys}
 
 
-def test_kernels_use_that_cache_and_a_folder_that_cannot_be_locked_is_no_obstacle(tmp_path):
+def load_or_compile(folder, out):
+    file = SlowCacheFile(**attributes(folder))
+    if file.load("float64") is None:
+        time.sleep(0.5)
+        file.save("float64", "the code")
+        out.put("compiled")
+    else:
+        out.put("loaded")
+
+
+def test_a_process_waits_for_what_another_one_compiles(tmp_path):
+    context = multiprocessing.get_context("fork")
+    out = context.Queue()
+    folder = tmp_path / "new"
+    processes = [context.Process(target=load_or_compile, args=(folder, out)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    found = sorted(out.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join()
+    assert found == ["compiled", "loaded", "loaded"]
+
+
+def test_nobody_waits_for_what_could_not_be_compiled(tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "from polyad.core.compiled import kernel\n\n@kernel\ndef broken(x):\n    return x.unknown\n"
+    )
+    spec = importlib.util.spec_from_file_location("broken", tmp_path / "broken.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with pytest.raises(TypingError):
+        module.broken(np.ones(3))
+    index = module.broken._cache._cache_file._index_path
+    with open(f"{index}.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_kernels_use_that_cache_and_a_folder_that_cannot_be_locked_is_no_obstacle(
+    tmp_path, monkeypatch
+):
     @kernel
     def doubled(values):
         return 2.0 * values
 
     assert isinstance(doubled._cache._cache_file, _SharedCacheFile)
+    monkeypatch.setattr("polyad.core.compiled.os.makedirs", lambda *_, **__: None)
     missing = _SharedCacheFile(**attributes(tmp_path / "missing"))
     assert missing.load("float64") is None
     np.testing.assert_array_equal(doubled(np.ones(3)), np.full(3, 2.0))

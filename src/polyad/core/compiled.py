@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -38,8 +39,8 @@ _timer = _events.TimingListener()
 _events.register("numba:compile", _timer)
 
 
-class _WithoutCollecting(_events.Listener):
-    """Looks for no garbage while Numba compiles: it makes much that stays, and none of it is."""
+class _Watch(_events.Listener):
+    """Looks for no garbage while Numba compiles, which makes much that stays, and ends failures."""
 
     pauses, depth = False, 0
 
@@ -50,15 +51,18 @@ class _WithoutCollecting(_events.Listener):
             self.pauses = True
         self.depth += 1
 
-    def on_end(self, _event: Any) -> None:
-        """Go on after the outermost function."""
+    def on_end(self, ended: Any) -> None:
+        """Go on after the outermost function; nobody waits for what could not be compiled."""
         self.depth -= 1
         if self.pauses and self.depth == 0:
             gc.enable()
             self.pauses = False
+        if ended._exc_details is not None:
+            for index in list(_turns):
+                _end_turn(index)
 
 
-_events.register("numba:compile", _WithoutCollecting())
+_events.register("numba:compile", _Watch())
 
 
 def compile_seconds() -> float:
@@ -157,6 +161,7 @@ class _SharedCacheFile(IndexDataCacheFile):
 
     Numba numbers the versions without a lock: two processes may give theirs the same number, or
     one may read under a number what the other is about to replace, and then run the wrong code.
+    A process that needs what another one compiles at the moment waits for it.
     """
 
     def __init__(self, **attributes: Any) -> None:
@@ -166,11 +171,19 @@ class _SharedCacheFile(IndexDataCacheFile):
         """Add a version."""
         with _locked(self._cache_path):
             super().save(key, data)
+        _end_turn(self._index_path)
 
     def load(self, key: Any) -> Any:
-        """Return a version, or None."""
+        """Return a version, or None if this process is to compile it and to save it."""
         with _locked(self._cache_path):
-            return super().load(key)
+            found = super().load(key)
+        if found is None:
+            _take_turn(self._index_path)
+            with _locked(self._cache_path):
+                found = super().load(key)
+            if found is not None:
+                _end_turn(self._index_path)
+        return found
 
     def _load_index(self) -> Any:
         """Return the names of the versions, none if they are of a polyad with other types."""
@@ -193,6 +206,39 @@ def _locked(folder: str) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
+        os.close(handle)
+
+
+# The locks of the kernels that this process compiles, and how long it waits for another one.
+_turns: dict[str, int] = {}
+_PATIENCE = 180.0
+
+
+def _take_turn(index: str) -> None:
+    """Wait until no other process compiles a kernel, but not for ever."""
+    if sys.platform == "win32" or index in _turns:
+        return
+    try:
+        os.makedirs(os.path.dirname(index), exist_ok=True)
+        handle = os.open(f"{index}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError:  # nothing can be written
+        return
+    latest = time.monotonic() + _PATIENCE
+    while time.monotonic() < latest:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(0.05)
+        else:
+            _turns[index] = handle
+            return
+    os.close(handle)
+
+
+def _end_turn(index: str) -> None:
+    """Let others compile a kernel, if this process did."""
+    handle = _turns.pop(index, None)
+    if handle is not None:
         os.close(handle)
 
 
