@@ -14,7 +14,7 @@ from polyad import WassersteinCP
 from polyad.fitting import Status
 from polyad.transport import random_cost
 from polyad.wasserstein import problem as problems
-from polyad.wasserstein.updates import updated_factor
+from polyad.wasserstein.marginals import updated_factor
 from tests.wasserstein import twin
 
 # Few iterations are enough for what is tested here, and they end without convergence.

@@ -1,7 +1,8 @@
 """Wasserstein CP decomposition of sparse nonnegative tensors (SWIFT).
 
-To read: ``problem`` (the fibres of each mode, their transports, the objective), ``updates`` (of a
-factor, for given transports), ``solver`` (an iteration, and the rows of samples), ``estimator``.
+To read: ``problem`` (the fibres of each mode, their transports, the objective), ``marginals``
+(what the transports ask of a factor; its loops are in ``kernels``), ``solver`` (an iteration, and
+the rows of samples), ``estimator``.
 """
 
 from polyad.wasserstein.estimator import WassersteinCP

@@ -195,19 +195,20 @@ class WassersteinCP(CPFamily):
     objective_ : float
         The loss of the model.
     {history_}
-        Also ``unsolved``, the number of fibres whose transport missed its tolerance, and ``dead``,
-        that of components that are zero.
+        Also ``unsolved``, the number of fibres whose exact transport missed its tolerance, and
+        ``dead``, that of components that are zero.
     {n_iter_, status_, n_samples_seen_, n_features_in_, feature_names_in_}
 
     Notes
     -----
-    The objective never rises. An iteration costs ``O(n_k)`` for each nonzero and mode, and
-    ``O(n_components)`` for each cell of a fibre with a nonzero; the tensor is never made dense if
-    its nonzero fibres are fewer. The entropy makes the loss depend on the unit of the data:
-    where ``epsilon`` is not small against ``marginal_penalty``, scale the data to entries of
-    order one. There are no missing entries: NaN is refused, and what sparse data does not store is
-    zero. ``score`` is minus the loss per sample, which has no best value of 1. Arrays of other
-    namespaces, such as torch, are converted and give NumPy arrays.
+    With exact transports the objective never rises. An iteration costs ``O(n_k (s + s^2))`` for
+    each fibre of ``s`` nonzeros and each mode, and ``O(n_components)`` for each cell of such a
+    fibre; the tensor is never made dense if its nonzero fibres are fewer. The entropy makes the
+    loss depend on the unit of the data: where ``epsilon`` is not small against
+    ``marginal_penalty``, scale the data to entries of order one. There are no missing entries: NaN
+    is refused, and what sparse data does not store is zero. ``score`` is minus the loss per sample,
+    which has no best value of 1. Arrays of other namespaces, such as torch, are converted and give
+    NumPy arrays.
     ``fit(X).transform(X)`` equals ``fit_transform(X)`` unless mode 0 is fixed. With a cost between
     the samples, the features of a sample depend on the others that are transformed with it, and
     all rows are solved for together after the last iteration, which takes as long as about a
@@ -315,9 +316,9 @@ class WassersteinCP(CPFamily):
         tensor = read_nonnegative(given)
         rules = rules_of(self.costs, given)
         moving = [not is_separate(rule) for rule in rules]
-        memory = self._memory(tensor, given, moving)
+        memory = self._memory(tensor, given, moving)  # before costs take some
         costs = read_costs(rules, given, tensor, self._cost_seed())
-        problem = self._with_costs(tensor, costs, memory)
+        problem = self._make_problem(tensor, costs, memory)
         problem.sample_rule = rules[0] if isinstance(rules[0], str) else None
         return problem
 
@@ -330,7 +331,7 @@ class WassersteinCP(CPFamily):
             rule = learned._sample_rule or rules_of(self.costs, given)[0]
             self._check_sample_rule(rule, given)
             costs[0] = read_cost(rule, given, tensor, 0, self._cost_seed())
-        return self._with_costs(tensor, costs, memory)
+        return self._make_problem(tensor, costs, memory)
 
     def _check_sample_rule(self, rule: Any, given: TensorInput) -> None:
         """Refuse a matrix that was made for other samples, and a rule that was lost."""
@@ -350,7 +351,7 @@ class WassersteinCP(CPFamily):
             )
             raise InvalidInputError(message)
 
-    def _with_costs(self, tensor: SparseTensor, costs: Any, memory: float) -> TransportProblem:
+    def _make_problem(self, tensor: SparseTensor, costs: Any, memory: float) -> TransportProblem:
         n_steps = int(self.sinkhorn_iter) if self.transport == "sinkhorn" else None
         settings = TransportSettings(float(self.epsilon), float(self.marginal_penalty), n_steps)
         return TransportProblem(tensor, costs, settings, memory)

@@ -38,6 +38,7 @@ def divide_into(above: NDArray[Any], below: NDArray[Any]) -> None:
     for j in range(n):
         for i in range(m):
             divisor = below[j, i]
+            # The product is a zero of its type.
             below[j, i] = above[j, i] / divisor if divisor > 0 else 0 * divisor
 
 

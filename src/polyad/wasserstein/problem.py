@@ -36,7 +36,7 @@ from polyad.tensor.fibres import sorting_order
 from polyad.tensor.kernels import find_fibres
 from polyad.tensor.sparse import SparseTensor
 from polyad.transport.fibres import FibreTransport, SparseFibres
-from polyad.wasserstein.updates import DenseMarginals, FibreMarginals, Marginals, component_masses
+from polyad.wasserstein.marginals import DenseMarginals, FibreMarginals, Marginals, component_masses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,6 +117,16 @@ class TransportSettings:
     penalty: float
     #: None for exact transports; otherwise the number of steps of Sinkhorn's iteration.
     n_steps: int | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the transports are solved to the end."""
+        return self.n_steps is None
+
+    @property
+    def tau(self) -> float:
+        """The paper's ``lambda rho``: the weight of the divergences over that of the entropy."""
+        return self.penalty / self.epsilon
 
     @property
     def decrease_per_mass(self) -> float:
@@ -220,7 +230,8 @@ def memory_for_marginals(
 class TransportProblem(FitData):
     """Positive data and the cost of each mode, None for one of separate entries.
 
-    ``memory`` is how many bytes the marginals may take.
+    ``memory`` is how many bytes the marginals may take, ``transports`` those of the costs where
+    they are there already.
     """
 
     tensor: SparseTensor
@@ -233,6 +244,7 @@ class TransportProblem(FitData):
         costs: Sequence[NDArray[np.float64] | None],
         settings: TransportSettings,
         memory: float,
+        transports: Sequence[FibreTransport] | None = None,
     ) -> None:
         super().__init__(tensor)
         self.costs = list(costs)
@@ -241,14 +253,14 @@ class TransportProblem(FitData):
         moving = [mode for mode, cost in enumerate(costs) if cost is not None]
         self.n_separate = len(self.shape) - len(moving)
         self.fibres = [find_nonzero_fibres(tensor, mode) for mode in moving]
-        self.transports = [
+        self.transports = transports or [
             FibreTransport(cost, epsilon=settings.epsilon, marginal_penalty=settings.penalty)
             for cost in costs
             if cost is not None
         ]
-        in_fibres = sum(fibres.n_fibres * fibres.length for fibres in self.fibres)
+        n_in_fibres = sum(fibres.n_fibres * fibres.length for fibres in self.fibres)
         n_cells, width = prod(self.shape), self.dtype.itemsize
-        self.is_dense = n_cells <= in_fibres and n_cells * width <= memory
+        self.is_dense = n_cells <= n_in_fibres and n_cells * width <= memory
         self.memory = memory
 
     def asarray(self, array: Array) -> NDArray[np.float64]:
@@ -296,7 +308,7 @@ class TransportProblem(FitData):
         part: Any = (number[coords[0][kept]], *(row[kept] for row in coords[1:]))
         shape = (int(np.count_nonzero(samples)), *self.shape[1:])
         tensor = SparseTensor(coo_array((self.tensor.values[kept], part), shape=shape))
-        problem = TransportProblem(tensor, self.costs, self.settings, self.memory)
+        problem = TransportProblem(tensor, self.costs, self.settings, self.memory, self.transports)
         # The samples stay in order, and with them the nonzeros of the fibres.
         own = []
         for fibres, potential in zip(self.fibres, potentials, strict=True):
@@ -349,6 +361,7 @@ class TransportProblem(FitData):
             return DenseMarginals(self.tensor, self.fibres, entries)
 
         def recompute(number: int, block: int) -> NDArray[Any]:
+            # From the solution, where it stays.
             return self._transport(number, block, factors, potentials).marginals
 
         return FibreMarginals(self.tensor, self.fibres, entries, recompute, self.memory)
@@ -367,11 +380,11 @@ class TransportProblem(FitData):
         own = potentials[number][fibres.offsets[start] : fibres.offsets[stop]]
         model = fibres.products(factors, start, stop) @ factors[fibres.mode].T
         transport = self.transports[number]
-        if settings.n_steps is None:
+        if settings.is_exact:
             found = transport.solve_block(nonzeros, model, own)
             decrease = settings.decrease_per_mass * float(found.masses.sum())
         else:
-            found = transport.sinkhorn(nonzeros, model, n_steps=settings.n_steps)
+            found = transport.sinkhorn(nonzeros, model, n_steps=settings.n_steps or 0)
             both = model.sum(dtype=np.float64) + nonzeros.values.sum(dtype=np.float64)
             decrease = settings.penalty * float(both) - float(found.values.sum())
             own[:] = found.log_v
@@ -385,7 +398,7 @@ def separate_marginals(
 
     With :math:`\tau = \lambda / \epsilon`.
     """
-    tau = settings.penalty / settings.epsilon
+    tau = settings.tau
     # The product may leave the range of the numbers; the sum of the logarithms does not.
     with np.errstate(divide="ignore"):
         logs = np.log(x, dtype=np.float64) + np.log(model, dtype=np.float64)

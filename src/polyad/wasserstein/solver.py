@@ -4,15 +4,15 @@ Problem
     Minimise eq. 7 (see ``problem``) over the transports of every fibre of every mode and over
     nonnegative factors.
 Update
-    The transports of all modes to the model as it is, exactly; then, with them held, a few sweeps
-    of multiplicative updates over the factors (see ``updates``), mode 0, the samples, last. Both
-    lower the objective or leave it.
+    The transports of all modes to the model as it is; then, with them held, a few sweeps
+    of multiplicative updates over the factors (see ``marginals``), mode 0, the samples, last. Both
+    lower the objective or leave it, if the transports are exact.
 Stopping
     The driver's: relative change of the objective, which is known in closed form.
 Cost per iteration
-    Transports: ``O(I_n)`` per fibre and nonzero in it, for each mode. Factors: ``O(R)`` per cell of
-    the nonzero fibres, per sweep and mode. Memory: a block of fibres per thread, the potentials
-    of the nonzeros, and the marginals up to ``memory_limit``.
+    Transports: ``O(I_n (s + s^2))`` per fibre of ``s`` nonzeros, for each mode. Factors: ``O(R)``
+    per cell of the nonzero fibres, per sweep and mode. Memory: a block of fibres per thread, the
+    potentials of the nonzeros, and the marginals up to ``memory_limit``.
 
 How this differs from Afshar et al. (2021), "SWIFT":
 
@@ -20,7 +20,7 @@ How this differs from Afshar et al. (2021), "SWIFT":
    ``transport="sinkhorn"`` keeps the published schedule.
 2. The factor update has the missing factor N in its divisor (eq. 19). Without it every sweep fits
    the sum of the N marginals.
-3. The objective is evaluated at every iteration and never rises.
+3. The objective is evaluated at every iteration; with exact transports it never rises.
 4. Two factor sweeps follow each transport: the same objective is reached in less time.
 5. Along a mode nothing need move ("separate"): then samples do not depend on each other.
 """
@@ -35,7 +35,7 @@ import numpy as np
 from polyad.cp.solver import FactorSolver, balance
 from polyad.fitting.driver import FitOptions, begin, run
 from polyad.fitting.status import Status
-from polyad.wasserstein.updates import component_masses, inverse_masses, updated_factor
+from polyad.wasserstein.marginals import component_masses, inverse_masses, updated_factor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -77,7 +77,7 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
         super().__init__(problem, fixed_modes)
         self.inner_iter = inner_iter
         # A published number of Sinkhorn's steps leaves the transports unsolved.
-        self.promises_descent = problem.settings.n_steps is None
+        self.promises_descent = problem.settings.is_exact
         # The samples come last, as in all of the family.
         self.free_modes.sort(key=lambda mode: mode == 0)
         # The objective of a model of nothing.
@@ -108,7 +108,7 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
         return self._evaluation(state).objective
 
     def diagnostics(self, state: WassersteinState) -> Mapping[str, float]:
-        """Return how many fibres had no exact transport, and the components that are zero."""
+        """Return how many exact transports missed their tolerance, and the dead components."""
         alive = np.logical_and.reduce([factor.sum(axis=0) > 0 for factor in state.factors])
         unsolved = self._evaluation(state).unsolved
         return {"unsolved": unsolved, "dead": int(np.count_nonzero(~alive))}
@@ -150,9 +150,9 @@ class SampleRowsSolver(WassersteinSolver):
     def __init__(self, problem: TransportProblem) -> None:
         others = range(1, len(problem.shape))
         super().__init__(problem, inner_iter=_ROW_SWEEPS, fixed_modes=others)
-        tau = problem.settings.penalty / problem.settings.epsilon
+        tau = problem.settings.tau
         # Transports that are not solved follow the model in another way.
-        self.phi = tau / (tau + 1.0) if self.promises_descent else 0.0
+        self.phi = tau / (tau + 1.0) if problem.settings.is_exact else 0.0
 
     def step(self, state: WassersteinState) -> WassersteinState:
         """Return the state after the transports and some sweeps over the rows."""

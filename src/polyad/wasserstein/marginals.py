@@ -1,4 +1,4 @@
-r"""The factor updates of SWIFT: what the transported mass asks of the model.
+r"""The marginals of SWIFT's transports, and the factor updates that they ask for.
 
 With the transports held, the objective depends on the factors through
 :math:`\lambda \sum_n \mathrm{KL}(\Delta_n \| \hat X)`, where :math:`\Delta_n` is the tensor of row
@@ -217,7 +217,7 @@ def _sum_of_parts(
     def fill(number: int, start: int, stop: int) -> None:
         results[number] = part(start, stop)
 
-    run_blocks(fill, ((number, *cut) for number, cut in enumerate(cuts)))
+    run_blocks(fill, ((number, start, stop) for number, (start, stop) in enumerate(cuts)))
     total: NDArray[np.float64] = results[0]
     for result in results[1:]:
         total += result
