@@ -1,9 +1,9 @@
 """scikit-learn's own checks."""
 
 import pytest
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from polyad import MixedMembership
+from tests.common_checks import every_check_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -14,12 +14,10 @@ pytestmark = [
 # from no other but not two from each other unless they are numbers.
 
 
-@parametrize_with_checks(
-    [
-        MixedMembership(1, max_iter=5),
-        MixedMembership(1, max_iter=3, refine=True),
-        MixedMembership(1, max_iter=3, method="partitioned"),
-    ]
+@every_check_of(
+    MixedMembership(1, max_iter=5),
+    MixedMembership(1, max_iter=3, refine=True),
+    MixedMembership(1, max_iter=3, method="partitioned"),
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)

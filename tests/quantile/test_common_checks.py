@@ -1,22 +1,24 @@
 """scikit-learn's own checks."""
 
 import pytest
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from polyad import QMF, QMFQ
+from tests.common_checks import every_check_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 # No check is expected to fail.
 
 
-@parametrize_with_checks(
-    [
-        QMF(max_iter=2),
-        QMF(nonnegative=False, divergence="frobenius", solver="lbfgs", max_iter=2),
-        QMFQ(inner_iter=5, max_iter=2),
-        QMFQ(projector="svd", divergence="frobenius", max_iter=2),
-    ]
+@every_check_of(
+    QMF(max_iter=2), QMF(nonnegative=False, divergence="frobenius", solver="lbfgs", max_iter=2)
 )
-def test_scikit_learn_checks(estimator, check):
+def test_quantile_factors(estimator, check):
+    check(estimator)
+
+
+@every_check_of(
+    QMFQ(inner_iter=5, max_iter=2), QMFQ(projector="svd", divergence="frobenius", max_iter=2)
+)
+def test_projected_quantile_factors(estimator, check):
     check(estimator)
