@@ -8,7 +8,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(share))
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 from joblib.externals.loky import reusable_executor
 
@@ -26,6 +25,8 @@ gc.disable()
 
 # As for OpenBLAS; OMP_NUM_THREADS would bind polyad's own threads too.
 if "PYTEST_XDIST_WORKER" in os.environ:
+    import torch
+
     torch.set_num_threads(share)
 
 

@@ -3,8 +3,6 @@
 A new one is a line in ``tests/estimators.py``. What only one class promises is tested beside it.
 """
 
-import subprocess
-import sys
 from functools import cache
 
 import numpy as np
@@ -21,6 +19,7 @@ import polyad
 from polyad import Checkpoint, LabelledTensor
 from polyad.exceptions import PolyadError
 from tests.estimators import CASES, CROWDS, FINE_CUTS, FIRST
+from tests.forks import run
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -186,9 +185,7 @@ for name in FIRST.values():
 
 
 def test_a_process_that_was_killed_goes_on_to_the_same_bits(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLS, tmp_path], capture_output=True, text=True, check=False
-    )
+    done = run(KILLS, tmp_path)
     assert done.returncode == 0, done.stderr
     for name in FIRST.values():
         whole = CASES[name].fit(n_init=2, n_jobs=1)

@@ -5,7 +5,6 @@ What a kernel computes does not depend on which others a process has compiled or
 
 import fcntl
 import importlib.util
-import multiprocessing
 import sys
 import time
 import types
@@ -15,6 +14,7 @@ import pytest
 from numba.core.errors import TypingError
 
 from polyad.core.compiled import _SharedCacheFile, kernel
+from tests.forks import CONTEXT
 
 
 class SlowCacheFile(_SharedCacheFile):
@@ -41,9 +41,8 @@ def save(folder, key):
 
 
 def test_versions_that_several_processes_compile_at_once_are_all_kept(tmp_path):
-    context = multiprocessing.get_context("spawn")
     keys = ["float32", "float64", "int64"]
-    processes = [context.Process(target=save, args=(tmp_path, key)) for key in keys]
+    processes = [CONTEXT.Process(target=save, args=(tmp_path, key)) for key in keys]
     for process in processes:
         process.start()
     for process in processes:

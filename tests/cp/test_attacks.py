@@ -1,9 +1,6 @@
 """What broke the package once."""
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -15,6 +12,7 @@ from polyad.cp.rules import solve_normal
 from polyad.datasets import make_low_rank
 from polyad.exceptions import InvalidInputError, NumericalError
 from polyad.fitting.driver import FitError
+from tests.forks import run
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 RANK_ONE = np.einsum("i,j,k", np.arange(1, 9.0), np.arange(1, 8.0), np.arange(1, 7.0))
@@ -118,9 +116,7 @@ except KeyboardInterrupt:
 
 
 def test_an_interrupt_in_the_start_of_a_thread_does_not_keep_the_process():
-    result = subprocess.run(
-        [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=60, check=False
-    )
+    result = run(HANGING, timeout=60)
     assert result.stdout == "interrupted\n"
     assert result.returncode == 0
 
@@ -139,14 +135,7 @@ print(model.status_.value, model.transform(X).shape, flush=True)
 
 def test_a_real_interrupt():
     assert hasattr(signal, "SIGINT")
-    result = subprocess.run(
-        [sys.executable, "-c", SIGINT],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=dict(os.environ),
-    )
+    result = run(SIGINT)
     assert result.stdout == "interrupted (60, 5)\n", result.stderr
 
 

@@ -1,8 +1,6 @@
 """A fit that is killed and started again gives the numbers of one that was not."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,14 +8,16 @@ import torch
 from scipy.sparse import coo_array
 
 from polyad import CP, Checkpoint, NonnegativeCP, PoissonCP
+from tests.forks import run
 
 # One process imports, and each fit is a fork of it that may be killed.
 SCRIPT = """
-import os, signal, sys, time
+import os, signal, sys, time, warnings
 import numpy as np
 from polyad import CP, Checkpoint
 from polyad.datasets import make_low_rank, make_sparse
 
+warnings.simplefilter("ignore")
 data = {
     "sparse": make_sparse((120, 90, 60), 20_000, random_state=0),
     "dense": make_low_rank((60, 50, 40), 6, noise=0.5, random_state=0)[0],
@@ -53,8 +53,7 @@ for kind, X in data.items():
 
 
 def test_killed_and_resumed_equals_uninterrupted(tmp_path):
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run(SCRIPT, tmp_path)
     assert done.returncode == 0, done.stderr
     kills = [int(line) for line in done.stdout.splitlines()]
     assert len(kills) == 2

@@ -1,8 +1,6 @@
 """Tensors that could not exist densely."""
 
 import inspect
-import subprocess
-import sys
 import tracemalloc
 
 import numpy as np
@@ -11,6 +9,7 @@ from scipy.sparse import coo_array
 
 from polyad import CP
 from polyad.exceptions import InvalidInputError
+from tests.forks import run
 
 SIDE = 20_000
 
@@ -49,9 +48,7 @@ print("done", flush=True)
 
 def test_fits_under_a_ceiling_of_a_quarter_of_a_gigabyte():
     """The address space is limited: a dense array of 8e12 entries, or of 4e8, cannot be had."""
-    result = subprocess.run(
-        [sys.executable, "-c", CEILING], capture_output=True, text=True, check=False
-    )
+    result = run(CEILING)
     assert result.stdout == "done\n", result.stderr
 
 

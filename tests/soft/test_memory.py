@@ -1,9 +1,6 @@
 """Memory of a value and its gradient: that of the input, however many steps were made."""
 
 import json
-import os
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import numpy as np
 import pytest
 
 from polyad.soft import quantile_normalize, soft_sort, vjp
+from tests.forks import run
 
 # Compiled kernels allocate where Python does not see it: a process of its own tells its peak. That
 # of getrusage would begin with the peak of the process that started it.
@@ -22,6 +20,7 @@ import numpy as np
 from polyad import soft
 from polyad.transport.rows import RowTransport
 
+os.environ["OMP_NUM_THREADS"] = "1"
 steps, solve = [], RowTransport.solve
 
 def counted(self, **options):
@@ -55,13 +54,8 @@ for name in ("soft_rank", "soft_sort"):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak")
 def test_more_steps_need_no_more_memory():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CODE],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = run(CODE)
+    assert done.returncode == 0, done.stderr
     both = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(both) == 2
     for (_, few, many), (small, first, second) in both:

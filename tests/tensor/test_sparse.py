@@ -1,7 +1,5 @@
 """SparseTensor: canonical form, MTTKRP, values, least squares; any order, type and thread count."""
 
-import subprocess
-import sys
 import tracemalloc
 
 import numpy as np
@@ -14,6 +12,7 @@ from polyad.core.threads import thread_limit
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor import kernels
 from polyad.tensor.sparse import SparseTensor, canonicalize, kruskal_values
+from tests.forks import run
 
 LETTERS = "abcde"
 
@@ -400,8 +399,7 @@ def test_first_use_in_a_process_loads_compiled_kernels():
         "used = [f for f in vars(kernels).values() if getattr(f, 'signatures', None)];"
         "raise SystemExit(sum(f.stats.cache_misses.total() for f in used if f.stats.cache_misses))"
     )
-    finished = subprocess.run([sys.executable, "-c", code], check=False)
-    assert finished.returncode == 0
+    assert run(code).returncode == 0
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (6, 5, 4), (4, 3, 3, 2)])

@@ -1,8 +1,5 @@
 """Fits of data that is not in memory: the same batches give the same numbers."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import zarr
@@ -11,6 +8,7 @@ from scipy.sparse import coo_array
 from polyad import LabelledTensor, Status, StochasticCP, factor_match_score
 from polyad.datasets import make_low_rank
 from polyad.exceptions import InvalidInputError, NumericalError
+from tests.forks import run
 
 X, TRUTH = make_low_rank((240, 9, 8), 3, noise=0.1, random_state=0)
 PARAMETERS = {"n_components": 3, "batch_size": 40, "random_state": 0}
@@ -240,12 +238,7 @@ def test_a_memory_map_larger_than_memory(tmp_path):
     for k in range(0, 6_000, 2000):
         stored[k : k + 2000] = np.einsum("nr,ir,jr->nij", a[k : k + 2000], b, c)
     stored.flush()
-    result = subprocess.run(
-        [sys.executable, "-c", CEILING, str(tmp_path / "large.npy")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run(CEILING, tmp_path / "large.npy")
     assert result.stdout == "1.0 (6000, 3)\n", result.stderr
 
 
