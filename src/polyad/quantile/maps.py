@@ -8,6 +8,7 @@ increasing function of one number that agrees with the fit on the samples of the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class FeatureMaps:
     #: Strength of their entropy.
     epsilon: float
 
-    @property
+    @cached_property
     def _numbers(self) -> Maps:
         targets = np.linspace(0.0, 1.0, self.quantiles.shape[1])
         parts = (self.centres, self.rates, self.potentials, self.weights, self.quantiles, targets)

@@ -106,6 +106,7 @@ class _Samples(RowSource):
         self.entries = np.ascontiguousarray(table.shifted[:, columns])
         self.observed = None if table.observed is None else table.observed[:, columns]
         self.n_rows = columns.size
+        self.upper = np.triu_indices(held.loadings.shape[1])
 
     @property
     def has_entries(self) -> NDArray[np.bool_]:
@@ -133,9 +134,9 @@ class _Samples(RowSource):
             )
         gradient = by_product.T @ held.loadings / held.unit
         hessian = np.empty((index.size, k, k))
-        upper = np.triu_indices(k)
-        hessian[:, upper[0], upper[1]] = curves.T @ self.pairs / held.unit
-        hessian[:, upper[1], upper[0]] = hessian[:, upper[0], upper[1]]
+        above, below = self.upper, self.upper[::-1]
+        hessian[:, *above] = curves.T @ self.pairs / held.unit
+        hessian[:, *below] = hessian[:, *above]
         if held.nonnegative:
             gradient = scores * gradient
             hessian *= scores[:, :, None] * scores[:, None, :]
@@ -170,10 +171,10 @@ class _Samples(RowSource):
         if self.observed is not None:
             weights = np.where(self.observed, weights, 0.0)
         k = held.loadings.shape[1]
-        upper = np.triu_indices(k)
+        above, below = self.upper, self.upper[::-1]
         normal = np.empty((self.n_rows, k, k))
-        normal[:, upper[0], upper[1]] = weights.T @ self.pairs
-        normal[:, upper[1], upper[0]] = normal[:, upper[0], upper[1]]
+        normal[:, *above] = weights.T @ self.pairs
+        normal[:, *below] = normal[:, *above]
         right = (weights * products).T @ held.loadings
         diagonal = np.arange(k)
         trace = normal[:, diagonal, diagonal].mean(axis=1, keepdims=True)
