@@ -10,13 +10,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 from hypothesis import HealthCheck, settings
 from joblib.externals.loky import reusable_executor
+from threadpoolctl import threadpool_limits
 
 # scikit-learn's checks of array-API input need it, before SciPy is imported.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
 
 # The first call of a kernel compiles it: time limits of single examples would fail on every fresh
 # machine and nowhere else, and those of drawing them on a busy one.
-settings.register_profile("polyad", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "polyad", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("polyad")
 
 # Collecting makes millions of objects that stay: looking through them for garbage takes a third of
@@ -31,7 +34,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_collection_finish():
-    gc.collect()
+    # Of the libraries that tests have loaded by now, such as scikit-learn's own.
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        threadpool_limits(share, user_api="openmp")
     gc.freeze()
     gc.enable()
 
