@@ -53,8 +53,8 @@ FINE_CUTS = {
     "transport.fibres.transport._BLOCK_WORK": 1 << 13,
     "wasserstein.problem._BLOCK_SIZE": 1 << 9,
     "quantile.problem._MOST_ROWS": 10,
-    "quantile.scores._MOST_SAMPLES": 6,
-    "quantile.projected.projectors._MOST_SAMPLES": 6,
+    "quantile.scores._MOST_SAMPLES": 8,
+    "quantile.projected.projectors._MOST_SAMPLES": 8,
     "membership.moment_tensors._ENTRIES_AT_A_TIME": 1 << 8,
     "membership.posterior._LIKELIHOODS_AT_A_TIME": 1 << 8,
 }
@@ -179,7 +179,7 @@ CASES = {
     "PoissonCP pdnr": Case(polyad.PoissonCP, "counts", {"solver": "pdnr"}, large=(20, 16, 12)),
     "GeneralizedCP": Case(polyad.GeneralizedCP, "real"),
     "GeneralizedCP odds": Case(
-        polyad.GeneralizedCP, "zeros and ones", {"loss": "bernoulli", "ridge": 0.1}, (50, 30, 20)
+        polyad.GeneralizedCP, "zeros and ones", {"loss": "bernoulli", "ridge": 0.1}, (40, 24, 18)
     ),
     "GeneralizedCP adam": Case(
         polyad.GeneralizedCP, "few counts", {"loss": "poisson", "solver": "adam", "epoch_iter": 3}

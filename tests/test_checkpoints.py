@@ -101,20 +101,20 @@ def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "parameter"), [(name, own) for name in FIRST.values() for own in counted(name)]
-)
-def test_another_value_of_a_parameter_is_refused(saved, name, parameter):
+@pytest.mark.parametrize("name", FIRST.values())
+def test_another_value_of_a_parameter_is_refused(saved, name):
     case, _, path = saved(name)
-    changes = {parameter: other_value(name, parameter)}
-    if parameter == "fixed_modes":  # which need factors; what differs is told of all
-        changes["init"] = FACTORS
-    if parameter in ("anchors", "n_partitions"):  # which belong to a method
-        changes["method"] = "partitioned"
     before = path.read_bytes()
-    with pytest.raises(CheckpointError, match=rf"another fit; these differ: .*\b{parameter}\b"):
-        case.fit(**changes, checkpoint=path)
-    assert path.read_bytes() == before
+    for parameter in counted(name):
+        changes = {parameter: other_value(name, parameter)}
+        if parameter == "fixed_modes":  # which need factors; what differs is told of all
+            changes["init"] = FACTORS
+        if parameter in ("anchors", "n_partitions"):  # which belong to a method
+            changes["method"] = "partitioned"
+        told = rf"another fit; these differ: .*\b{parameter}\b"
+        with pytest.raises(CheckpointError, match=told):
+            case.fit(**changes, checkpoint=path)
+        assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,14 +151,13 @@ OTHER_DATA = {
 }
 
 
-@pytest.mark.parametrize("change", OTHER_DATA)
 @pytest.mark.parametrize("name", NAMES)
-def test_other_data_is_refused(saved, name, change):
+def test_other_data_is_refused(saved, name):
     case, _, path = saved(name)
-    if change == "missing" and not case.takes_missing:
-        return
-    with pytest.raises(CheckpointError, match=r"another fit; these differ: data \(of other"):
-        case.fit(OTHER_DATA[change](case.data()), checkpoint=path)
+    for kind, change in OTHER_DATA.items():
+        if kind != "missing" or case.takes_missing:
+            with pytest.raises(CheckpointError, match=r"another fit; these differ: data \(of ot"):
+                case.fit(change(case.data()), checkpoint=path)
 
 
 @pytest.mark.parametrize("name", ["CP", "NonnegativeCP", "GeneralizedCP", "StochasticCP", "QMF"])
@@ -309,7 +308,7 @@ def test_of_several_fits_none_is_prolonged(tmp_path, change):
 # Damaged and edited files.
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", range(4))
 def test_a_damaged_file_is_refused_or_gives_the_same(saved, part):
     case, model, path = saved("CP")
     whole = path.read_bytes()
@@ -388,7 +387,7 @@ def edited(path, generator, *, forged):
     return True
 
 
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", range(3))
 def test_an_edited_file_is_refused_or_gives_the_same(saved, part):
     case, model, path = saved("CP")
     whole = path.read_bytes()
@@ -410,7 +409,7 @@ def test_an_edited_file_that_hides_it_is_refused_or_harmless(saved, name):
     case, _, path = saved(name)
     whole = path.read_bytes()
     generator = np.random.default_rng(1)
-    for _ in range(15):
+    for _ in range(8):
         path.write_bytes(whole)
         if edited(path, generator, forged=True):
             try:

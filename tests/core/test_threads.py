@@ -243,23 +243,6 @@ def test_the_environment_lowers_the_number(monkeypatch, wish, expected):
     assert current_threads() == expected
 
 
-def test_joblib_workers_share_the_processors():
-    """The processes of a GridSearchCV get their part each, by OMP_NUM_THREADS."""
-    code = """
-import joblib, os
-from polyad.core.threads import available_threads
-def main():
-    found = joblib.Parallel(n_jobs=2)(joblib.delayed(available_threads)() for _ in range(2))
-    print(all(n <= max(1, joblib.cpu_count() // 2) for n in found))
-main()
-"""
-    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
-    assert done.stdout.strip() == "True"
-
-
 # Processes.
 
 

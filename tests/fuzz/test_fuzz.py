@@ -12,21 +12,20 @@ STEP = len(estimators.NAMES)
 
 @pytest.mark.parametrize("first", range(STEP), ids=estimators.NAMES)
 def test_random_inputs_are_refused_or_fitted(first):
-    for number in range(first, 8 * STEP, STEP):
+    for number in range(first, 5 * STEP, STEP):
         verdict = run_case("inputs", SEED, number)
         assert not verdict.found, str(verdict)
 
 
 @pytest.mark.parametrize("first", range(4))
 def test_random_arguments_are_refused_or_answered(first):
-    for number in range(first, 100, 4):
+    for number in range(first, 60, 4):
         verdict = run_case("functions", SEED, number)
         assert not verdict.found, str(verdict)
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_killed_fits_go_on(number):
-    verdict = run_case("kills", SEED, number)
+def test_killed_fits_go_on():
+    verdict = run_case("kills", SEED, 0)
     assert not verdict.found, str(verdict)
 
 
