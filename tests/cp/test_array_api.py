@@ -19,10 +19,9 @@ def to_torch(array):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("convert", [to_torch, array_api_strict.asarray])
 @pytest.mark.parametrize("data", [X, HOLED])
-@pytest.mark.parametrize("init", ["svd", "random"])
-@pytest.mark.parametrize("ridge", [0.0, 0.5])
+@pytest.mark.parametrize(("init", "ridge"), [("svd", 0.0), ("random", 0.5)])
 def test_same_kind_in_and_out(convert, data, init, ridge):
-    options = {"init": init, "ridge": ridge, "random_state": 0, "tol": 0, "max_iter": 6}
+    options = {"init": init, "ridge": ridge, "random_state": 0, "tol": 0, "max_iter": 4}
     reference = CP(3, **options).fit(data)
     other = convert(data)
     model = CP(3, **options).fit(other)
@@ -62,5 +61,5 @@ def test_partial_fit_and_checkpoint_with_torch(tmp_path):
 def test_a_model_of_numpy_data_takes_torch_and_the_other_way_round():
     model = CP(3, random_state=0).fit(X)
     assert isinstance(model.transform(torch.tensor(X)), torch.Tensor)
-    other = CP(3, random_state=0).fit(torch.tensor(X))
+    other = CP(3, tol=1e-2, random_state=0).fit(torch.tensor(X))
     assert isinstance(other.transform(X), np.ndarray)

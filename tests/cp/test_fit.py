@@ -86,7 +86,7 @@ def test_a_matrix_gets_its_best_approximation():
     np.testing.assert_allclose(model.transform(X) @ model.components_, model.kruskal_.to_dense())
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.lists(st.integers(1, 6), min_size=2, max_size=4),

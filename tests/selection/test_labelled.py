@@ -93,7 +93,7 @@ def test_similarities_go_by_label(make):
     assert not other.equals(by_position)
 
 
-@pytest.mark.parametrize("make", [make for make in WAYS_IN if make is not polars_frame])
+@pytest.mark.parametrize("make", [long_table, pandas_frame])
 def test_a_graph_of_samples_goes_by_label(make):
     matrix, table = between(0)
     options = {"graph_weight": 5.0, "max_iter": 3, "batch_size": 7}
@@ -103,7 +103,7 @@ def test_a_graph_of_samples_goes_by_label(make):
     pd.testing.assert_frame_equal(heldout, by_position, check_exact=True)
 
 
-@pytest.mark.parametrize("make", [make for make in WAYS_IN if make is not polars_frame])
+@pytest.mark.parametrize("make", [long_table, pandas_frame])
 def test_classes_go_by_label_and_else_in_order(make):
     y = pd.Series(np.arange(SHAPE[0]) % 2, index=LABELS[0])
     model = SupervisedCP(max_iter=3, label_weight=5.0)

@@ -170,15 +170,16 @@ def test_the_estimator_is_not_changed(tmp_path):
 
 def test_every_form_of_the_data_gives_the_same():
     X = dense(2, shape=(10, 9, 8))
-    expected = select_rank(CP(), X, [1, 2], n_repeats=2, random_state=0).table
+    model = CP(tol=1e-2)
+    expected = select_rank(model, X, [1, 2], n_repeats=2, random_state=0).table
     named = LabelledTensor(X, modes=list("abc"), labels={"b": [f"x{k}" for k in range(9)]})
-    assert select_rank(CP(), named, [1, 2], n_repeats=2, random_state=0).table.equals(expected)
-    other = select_rank(CP(), torch.asarray(X), [1, 2], method=ALL, n_repeats=2, random_state=0)
-    np.testing.assert_allclose(other.table[expected.columns], expected, rtol=1e-4)
+    assert select_rank(model, named, [1, 2], n_repeats=2, random_state=0).table.equals(expected)
+    other = select_rank(model, torch.asarray(X), [2], method=ALL, n_repeats=2, random_state=0)
+    np.testing.assert_allclose(other.table[expected.columns], expected.loc[[2]], rtol=1e-4)
     few = counts(shape=(20, 18, 15))
     events = LabelledTensor(few, modes=list("abc"))
-    plain = select_rank(CP(), few, [1, 2], n_repeats=2, random_state=0).table
-    assert select_rank(CP(), events, [1, 2], n_repeats=2, random_state=0).table.equals(plain)
+    plain = select_rank(model, few, [1, 2], n_repeats=2, random_state=0).table
+    assert select_rank(model, events, [1, 2], n_repeats=2, random_state=0).table.equals(plain)
 
 
 def test_stored_zeros_are_zeros_like_others():

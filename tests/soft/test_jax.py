@@ -39,12 +39,10 @@ SETTINGS = [
     {"epsilon": 0.1, "tol": 1e-13, "cost": QUARTIC},
 ]
 # JAX compiles for each pair, but settings go through the same code for all operators: each has
-# two of them for its values, and one for its differences, which NumPy's gradients agree with too.
+# one of them for its values and its differences, which NumPy's gradients agree with too.
 LABELS = ["solved", "plain", "iterated", "quartic"]
 PAIRS = [
-    pytest.param(name, SETTINGS[k], id=f"{name}-{LABELS[k]}")
-    for number, name in enumerate(ARGUMENTS)
-    for k in (number, (number + 2) % 4)
+    pytest.param(name, SETTINGS[k], id=f"{name}-{LABELS[k]}") for k, name in enumerate(ARGUMENTS)
 ]
 NAMES = pytest.mark.parametrize("name", ARGUMENTS)
 
@@ -95,13 +93,13 @@ def test_values_and_gradients_are_those_of_numpy(x64, name, settings):
     np.testing.assert_array_equal(function(*arrays), found)
 
 
-@pytest.mark.parametrize(("name", "settings"), PAIRS[::2])
+@pytest.mark.parametrize(("name", "settings"), PAIRS)
 def test_differences_agree(x64, name, settings):
     function, arrays = of_arrays(name, **settings)
     check_grads(jax.jit(function), arrays, order=1, modes=["rev"], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "n_iter"), list(zip(ARGUMENTS, [None, 2, 2, None], strict=True)))
+@pytest.mark.parametrize(("name", "n_iter"), [("soft_quantile", 2), ("quantile_normalize", None)])
 def test_mapping_is_looping(x64, name, n_iter):
     """Every argument has a batch of its own, also the levels."""
     function, arrays = of_arrays(name, epsilon=0.1, n_iter=n_iter)
@@ -179,7 +177,7 @@ def test_whole_numbers_give_the_default_type(is_double):
         assert soft_jax.soft_quantile([3, 1, 2]).shape == ()
 
 
-@pytest.mark.parametrize("epsilon", [1e-1, 1e-3, 1e-5])
+@pytest.mark.parametrize("epsilon", [1e-1, 1e-5])
 def test_float32_gradients_are_those_of_float64(epsilon):
     x = np.random.default_rng(0).normal(size=(3, 40)).astype(np.float32)
     quantiles = np.arange(8, dtype=np.float32)

@@ -166,7 +166,7 @@ def assert_sorted(numbers, slack=1e-9):
     assert (np.diff(numbers) >= -slack * (1 + np.abs(numbers).max())).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     x=values,
     m=st.integers(1, 6),
@@ -213,13 +213,13 @@ def test_rows_may_have_levels_of_their_own(axis):
         np.testing.assert_allclose(by_levels, pull(expected).levels, rtol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(x=values, epsilon=st.sampled_from([1e-4, 1e-2, 0.3]))
 def test_quantiles_rise_with_their_levels(x, epsilon):
     assert_sorted(soft_quantile(np.array(x), np.linspace(0, 1, 9), epsilon=epsilon), 1e-7)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(x=values, seed=st.integers(0, 100))
 def test_order_of_input_does_not_matter(x, seed):
     x = np.array(x)

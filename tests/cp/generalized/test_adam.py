@@ -95,7 +95,7 @@ def test_objective_is_estimated_without_bias_and_with_its_error():
     n_draws=st.integers(1, 30),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_small_tensors_have_exact_objectives(shape, n_draws, seed):
     tensor = random_sparse(shape, n_draws, seed=seed)
     solver = solver_of(tensor, PoissonLoss())

@@ -174,7 +174,7 @@ def test_counts_of_any_size(name, count):
 
 
 @given(st.integers(0, 10**6), st.sampled_from(NAMES), st.integers(0, 2))
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_slices_of_one_value(seed, name, mode):
     """Slices of zeros, or of the least that a loss accepts, and missing entries break nothing."""
     X = data_for(name, (5, 4, 3), seed)
@@ -215,13 +215,18 @@ def test_a_slice_without_observations_is_told():
     assert (model.factors_[1][2] == 0).all()
 
 
-@pytest.mark.parametrize("convert", [torch.asarray, array_api_strict.asarray])
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "custom"])
+@pytest.mark.parametrize(
+    ("convert", "name"),
+    [
+        *((array_api_strict.asarray, name) for name in NAMES if name != "custom"),
+        *((torch.asarray, name) for name in ("gaussian", "poisson-log", "bernoulli-odds")),
+    ],
+)
 def test_other_arrays_in_and_out(convert, name):
     X = data_for(name)
     X[0, 1, 2] = np.nan
-    plain = fitted(name, X, max_iter=4, tol=0)
-    model = fitted(name, convert(X), max_iter=4, tol=0)
+    plain = fitted(name, X, max_iter=2, tol=0)
+    model = fitted(name, convert(X), max_iter=2, tol=0)
     features = model.transform(convert(X))
     for result in (model.factors_[1], model.weights_, features, model.inverse_transform(features)):
         assert type(result) is type(convert(X))
@@ -233,8 +238,8 @@ def test_other_arrays_in_and_out(convert, name):
 @pytest.mark.parametrize("kind", [np.asarray, coo_array, torch.asarray])
 def test_single_precision_is_kept(kind):
     X = data_for("poisson").astype(np.float32)
-    model = fitted("poisson", kind(X))
-    same = fitted("poisson", X.astype(np.float64))
+    model = fitted("poisson", kind(X), max_iter=8)
+    same = fitted("poisson", X.astype(np.float64), max_iter=8)
     for array in (*model.factors_, model.weights_, model.transform(kind(X))):
         assert str(array.dtype).endswith("float32")
     np.testing.assert_allclose(np.asarray(model.weights_), same.weights_, rtol=1e-2)
@@ -281,6 +286,10 @@ def test_huber_starts_at_the_size_of_what_is_no_outlier(kind):
     if kind == "missing":
         data = np.where(generator.random(data.shape) < 0.1, np.nan, data)
     given = data if kind == "missing" else kind(data)
+    if kind is torch.asarray:  # whose small operations are slow
+        both = [fitted("huber", X, loss=HuberLoss(0.1), max_iter=2) for X in (data, given)]
+        assert both[1].history_.objective == pytest.approx(both[0].history_.objective)
+        return
     model = fitted("huber", given, loss=HuberLoss(0.1), n_init=2)
     assert factor_match_score(model.kruskal_, truth) > 0.99
 
@@ -352,7 +361,7 @@ def test_fixed_modes_and_warm_start():
 def test_save_and_load(tmp_path, loss):
     name = loss if isinstance(loss, str) else loss.name
     X = data_for("bernoulli-odds" if name == "bernoulli" else name) * 1.0
-    model = fitted(name, X, loss=loss)
+    model = fitted(name, X, loss=loss, max_iter=5)
     model.save(tmp_path / "model")
     same = load(tmp_path / "model")
     assert same.loss == loss
@@ -478,7 +487,7 @@ def test_data_that_is_all_zero_is_explained_without_warnings_of_numpy(loss):
     assert model.score(np.zeros((3, 5, 4))) == 1.0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_steps_of_very_different_length_do_not_break_the_fit(seed):
     generator = np.random.default_rng(seed)
     data = 1e12 * generator.gamma(1.0, size=(8, 5, 4)) * (generator.random((8, 5, 4)) < 0.4)

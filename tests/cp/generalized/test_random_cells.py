@@ -114,7 +114,7 @@ def test_lookup_compares_coordinates():
     n_draws=st.integers(1, 40),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_sorting_agrees_with_numpy(shape, n_draws, seed):
     strata = strata_of(random_sparse(shape, n_draws, seed=seed))
     sample = Sampler(strata, 9, 13, 0).draw(seed, 1)

@@ -76,7 +76,7 @@ def patchy(seed, shape, rank, part=0.4, noise=1e-3):
     part=st.sampled_from([0.15, 0.4, 1.0]),
     decades=st.sampled_from([0, 3, 12]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_rows_are_at_the_minimum(seed, n_cells, rank, part, decades):
     """Also for components with exact zeros, and for counts beside counts 1e12 times as large."""
     generator = np.random.default_rng(seed)

@@ -68,7 +68,7 @@ def grouped(seed=0, noise=0.4):
     return X + noise * generator.standard_normal(X.shape), np.kron(np.eye(3), np.ones((4, 4)))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(n=st.integers(1, 8), seed=st.integers(0, 1000), density=st.floats(0, 1))
 def test_laplacian(n, seed, density):
     S = symmetric(n, seed, density)
@@ -154,7 +154,7 @@ def test_no_direction_leads_down_at_the_end():
                 assert abs(slope) < 1e-4 * model.objective_
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.lists(st.integers(1, 6), min_size=2, max_size=4),
@@ -237,7 +237,7 @@ def test_planted_components_are_found_in_all_kinds_of_data(form):
         similarity_weight=1e-4,
         missing="unobserved" if form == "unobserved" else "zero",
         random_state=0,
-        max_iter=30 if form == "torch" else 150,  # small operations of torch are slow
+        max_iter=12 if form == "torch" else 150,  # small operations of torch are slow
         tol=1e-6,
     ).fit(data)
     assert factor_match_score(model.kruskal_, truth) > 0.98

@@ -280,7 +280,7 @@ def test_samples_without_observations():
 @hypothesis.given(
     st.integers(2, 40), st.integers(1, 45), st.integers(0, 3), st.booleans(), st.booleans()
 )
-@hypothesis.settings(max_examples=15)
+@hypothesis.settings(max_examples=10)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 # Batches of one sample may have nothing in common.
 @pytest.mark.filterwarnings("ignore:.*every component is zero:polyad.exceptions.DataWarning")

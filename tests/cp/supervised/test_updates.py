@@ -106,7 +106,7 @@ def test_columns_of_length_one():
     assert hidden[:2].tolist() == [[0.0] * 3, [1.0] * 3]
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), rows_differ=st.booleans())
 def test_columns_of_length_one_never_raise_their_objective(seed, rows_differ):
     generator = np.random.default_rng(seed)
@@ -219,7 +219,7 @@ def test_no_direction_leads_down_at_the_end():
                 assert abs(slope) < bound, (part, position)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 10**6),
     shape=st.lists(st.integers(1, 6), min_size=1, max_size=3),
