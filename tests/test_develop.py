@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from polyad import Checkpoint, LabelledTensor, Status, factor_match_score
 from polyad.datasets import make_low_rank
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.report import write_report
+from polyad.report import html, write_report
 
 ROOM = Path(__file__).parents[1] / "docs" / "toy_room.py"
 RidgeCP = runpy.run_path(str(ROOM))["RidgeCP"]
@@ -96,7 +96,8 @@ def test_what_cannot_be_fitted_is_refused(tmp_path):
         fitted().save(tmp_path / "model.polyad")
 
 
-def test_a_report_without_a_score(tmp_path):
+def test_a_report_without_a_score(tmp_path, monkeypatch):
+    monkeypatch.setattr(html, "_picture", lambda figure: "data:image/png;base64,")
     assert write_report(fitted(), tmp_path / "report.html").exists()
     with pytest.raises(InvalidTypeError, match="RidgeCP has none: leave out X"):
         write_report(fitted(), tmp_path / "other.html", X=X)

@@ -71,7 +71,7 @@ def test_the_bound_has_its_terms():
     assert solver.objective(state) == pytest.approx(-bound, rel=1e-12)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     strength=st.sampled_from([None, 0.0, 0.3, 5.0]),

@@ -2,7 +2,6 @@
 
 import datetime
 import pickle
-import subprocess
 import sys
 import tracemalloc
 
@@ -223,11 +222,6 @@ def test_labels_of_the_wrong_number_or_mode():
 def test_pickle(cube):
     for tensor in both(cube):
         assert_same(pickle.loads(pickle.dumps(tensor)), tensor)
-
-
-def test_pandas_is_not_imported_by_the_module():
-    code = "import sys, polyad.data.labels; assert 'pandas' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # --- selection ---

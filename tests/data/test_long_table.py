@@ -383,7 +383,7 @@ def test_number_of_cells_beyond_int64():
     assert (tensor.data.data == 2).all()
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(*[st.integers(0, 3)] * 3, st.integers(-5, 5)), min_size=1, max_size=30),
     st.sampled_from([4, 2**31, 2**62]),
@@ -411,7 +411,7 @@ cells = {
 }
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(st.data())
 def test_frame_to_tensor_to_frame(data):
     kinds = data.draw(st.lists(st.sampled_from(sorted(cells)), min_size=2, max_size=4))

@@ -43,7 +43,7 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(value=PLAIN, array=ARRAYS)
 def test_round_trip(tmp_path_factory, value, array):
     path = tmp_path_factory.mktemp("archive") / "file.polyad"

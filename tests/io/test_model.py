@@ -6,6 +6,7 @@ import os
 import pickle
 import warnings
 import zipfile
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -321,10 +322,15 @@ def contents_of(model):
     return content
 
 
-@pytest.fixture
-def content(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def whole():
     return contents_of(fitted(labelled()))
+
+
+@pytest.fixture
+def content(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return deepcopy(whole)
 
 
 def refuse(content, says, path="hostile.polyad"):

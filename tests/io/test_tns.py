@@ -44,7 +44,7 @@ def sparse_arrays(draw):
     return coo_array((values, tuple(coords)), shape=tuple(coords.max(axis=1) + 1))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     tensor=sparse_arrays(),
     base=st.sampled_from([0, 1]),

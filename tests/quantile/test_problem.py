@@ -35,8 +35,10 @@ def test_the_value_is_that_of_the_twin():
     assert found.value == pytest.approx(qmf_loss(X.T, *free, ridge=0.01), rel=1e-7)
 
 
-@pytest.mark.parametrize("nonnegative", [True, False])
-@pytest.mark.parametrize("divergence", [read_divergence("kl"), read_divergence("frobenius")])
+@pytest.mark.parametrize(
+    ("nonnegative", "divergence"),
+    [(True, read_divergence("kl")), (False, read_divergence("frobenius"))],
+)
 @pytest.mark.parametrize("kind", ["whole", "missing", "constant", "tied"])
 def test_all_four_blocks_of_the_gradient_by_differences(nonnegative, divergence, kind):
     X = small(n_samples=9, n_features=4)

@@ -227,6 +227,7 @@ def test_a_loaded_model_has_the_same_report(model, page, tmp_path):
     assert page_of(loaded, tmp_path).texts == page.texts
 
 
+@pytest.mark.usefixtures("unpainted")
 @pytest.mark.parametrize("options", [{"X": np.ones((3, 2))}, {"max_components": 0}])
 def test_a_failed_report_leaves_the_page_before(model, tmp_path, options):
     path = tmp_path / "report.html"
@@ -368,6 +369,7 @@ def test_the_report_module_needs_no_matplotlib_to_be_imported(monkeypatch):
     assert "matplotlib" not in sys.modules
 
 
+@pytest.mark.usefixtures("unpainted")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_learned_transforms_are_shown(page, tmp_path):
     X = np.random.default_rng(0).gamma(2.0, size=(12, 5))

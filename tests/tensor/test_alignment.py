@@ -51,7 +51,7 @@ shapes = st.lists(st.integers(2, 5), min_size=2, max_size=4).map(tuple)
 # Canonical form.
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(shape=shapes, **disguises)
 def test_the_canonical_form_is_unique(shape, seed, n_components):
     tensor = make(shape, n_components, seed)
@@ -150,7 +150,7 @@ def test_the_canonical_form_in_other_namespaces(namespace):
 # Matching.
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(shape=shapes, weights=st.booleans(), **disguises)
 def test_a_disguise_is_seen_through(shape, weights, seed, n_components):
     tensor = make(shape, n_components, seed)

@@ -40,7 +40,7 @@ def visiting_order(tensor: DenseTensor) -> list[int]:
     return [mode for group in tensor.mode_groups for mode in group]
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(1, 7), min_size=2, max_size=5), st.integers(1, 5), st.sampled_from("CF")
 )

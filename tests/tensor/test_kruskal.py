@@ -32,7 +32,7 @@ def full(tensor):
 shapes = st.lists(st.integers(1, 5), min_size=2, max_size=4).map(tuple)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(shape=shapes, n_components=st.integers(1, 4), seed=st.integers(0, 100))
 def test_algebra_equals_that_of_the_dense_array(shape, n_components, seed):
     tensor = make(shape, n_components, seed)

@@ -69,7 +69,7 @@ def sparse_tensors(draw):
 
 
 class TestCanonicalize:
-    @settings(max_examples=50)
+    @settings(max_examples=25)
     @given(sparse_tensors())
     def test_against_scipy(self, case):
         tensor, _ = case
@@ -129,7 +129,7 @@ class TestCanonicalize:
 
 
 class TestMttkrp:
-    @settings(max_examples=50)
+    @settings(max_examples=25)
     @given(sparse_tensors(), st.integers(1, 9), st.sampled_from("CF"))
     def test_is_its_twin(self, case, n_components, order):
         tensor, rng = case
@@ -266,7 +266,7 @@ class TestMttkrp:
 
 
 class TestValues:
-    @settings(max_examples=50)
+    @settings(max_examples=25)
     @given(sparse_tensors(), st.integers(1, 20))
     def test_values_of_is_its_twin(self, case, n_components):
         tensor, rng = case
@@ -310,7 +310,7 @@ class TestValues:
 
 
 class TestObservedLeastSquares:
-    @settings(max_examples=50)
+    @settings(max_examples=25)
     @given(sparse_tensors(), st.integers(1, 6), st.floats(1e-3, 10))
     def test_is_its_twin(self, case, n_components, ridge):
         tensor, rng = case

@@ -39,7 +39,7 @@ def test_against_one_dimension():
     assert wasserstein_distance(x, y, cost) == pytest.approx(expected, rel=1e-8)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.integers(0, 10**6))
 def test_axioms_between_vectors(seed):
     cost = metric(5, seed)
@@ -182,7 +182,7 @@ def test_entries_at_the_same_place_are_summed():
     assert wasserstein_distance(x, x.toarray(), one_identity_cost(3)) == 0
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 8))
 def test_against_the_whole_linear_program(seed, size):
     """All of the plan, zeros of the masses too, in one program of SciPy's."""

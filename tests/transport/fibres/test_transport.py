@@ -271,7 +271,7 @@ def test_no_fibres_at_all():
     assert solution.marginals.shape == (0, 4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.integers(0, 10**6),
     st.integers(1, 20),
