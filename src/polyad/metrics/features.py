@@ -150,8 +150,8 @@ def evaluate_features(  # noqa: PLR0913  (options by keyword, as scikit-learn's 
     >>> generator = np.random.default_rng(0)
     >>> y = np.repeat(["cat", "dog"], 30)
     >>> features = generator.standard_normal((60, 3)) + 3.0 * (y == "dog")[:, None]
-    >>> evaluate_features(features, y, random_state=0)
-    FeatureEvaluation(accuracy 1.000 ± 0.000 over 5 folds)
+    >>> evaluate_features(features, y, cv=3, random_state=0)
+    FeatureEvaluation(accuracy 1.000 ± 0.000 over 3 folds)
     """
     _check_estimator(estimator)
     data = _read_features(features)
