@@ -124,7 +124,8 @@ class Case:
         # As many samples in a batch as give a thread something to do.
         more = {"batch_size": 48} if self.estimator is polyad.StochasticCP else {}
         forms = {}
-        if self.kind != "few counts":
+        # A matrix with gaps is cut as one without.
+        if self.kind not in ("few counts", "matrix"):
             forms["dense"] = dense, more
         if self.takes_missing:
             forms["missing"] = np.where(rng.random(dense.shape) < 0.1, np.nan, dense), more

@@ -1,6 +1,6 @@
-import logging
 import math
 import time
+from unittest import TestCase
 
 import numpy as np
 import pytest
@@ -234,11 +234,11 @@ def test_restarts_share_the_time_budget():
     assert starts == [0]
 
 
-def test_progress_bar_and_log(capsys, caplog):
-    with caplog.at_level(logging.INFO, logger="polyad"):
+def test_progress_bar_and_log(capsys):
+    with TestCase().assertLogs("polyad", "INFO") as told:
         fit(Halving(), Point(np.ones(1)), max_iter=3, verbose=2)
     assert "Halving" in capsys.readouterr().err
-    assert [record.message for record in caplog.records][-1].startswith("Halving: iteration 3")
+    assert told.records[-1].getMessage().startswith("Halving: iteration 3")
     fit(Halving(), Point(np.ones(1)), max_iter=3)
     captured = capsys.readouterr()
     assert captured.err == ""

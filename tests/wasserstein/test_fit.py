@@ -78,7 +78,7 @@ def test_an_objective_below_zero_is_not_the_end():
     assert change <= model.tol
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     seed=st.integers(0, 10_000),
     rank=st.integers(1, 4),
