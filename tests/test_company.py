@@ -264,7 +264,7 @@ def test_fit_transform_is_transform_of_the_fit(name, dtype, sparse):
     if not name.startswith("PoissonCP"):  # of whose best rows, if many, fit may end at another
         hidden[:7] = with_holes(X[:7])
     holed = np.where(hidden, np.nan, X).astype(dtype)
-    model = clone(model).set_params(max_iter=20)
+    model = clone(model)
     if sparse:
         holed = coo_array((X[~hidden].astype(dtype), np.nonzero(~hidden)), shape=X.shape)
         model.set_params(missing="unobserved")
