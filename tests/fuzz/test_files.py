@@ -17,9 +17,9 @@ from polyad.losses import HuberLoss
 from tests.fuzz.mutations import mutated, mutated_bytes
 
 SHAPE = (7, 5, 4)
-# 2,000 in all: fewer of the classes whose use takes longest.
-MUTATIONS = {"GeneralizedCP": 80, "QMF": 80, "WassersteinCP": 80}
-OTHERS = 195
+# 5,000 in all: fewer of the classes whose use takes longest.
+MUTATIONS = {"GeneralizedCP": 200, "QMF": 200, "WassersteinCP": 200}
+OTHERS = 490
 
 
 @functools.cache
