@@ -47,7 +47,7 @@ _LIMITS = {
     **dict.fromkeys(("eps", "wnmf", "nojd0", "meld0"), (5000, (0.0,))),
 }
 # From so many components on, contaminated samples are drawn from one model only.
-_MANY = 10
+_MANY = 20
 # Mean errors of the paper's updates over three other seeds (specification, e).
 REFERENCE = {
     (3, 1000, 0.0): 0.0237,

@@ -324,7 +324,7 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
     def _learned(self, solver: CrowdSolver, state: CrowdState) -> CrowdLearned:
         return CrowdLearned(
             classes_=solver.problem.answers.classes,
-            probabilities_=state.posteriors,
+            probabilities_=solver.posteriors(state),
             class_shares_=state.shares / state.shares.sum(),
             worker_counts_=np.ascontiguousarray(state.counts.transpose(0, 2, 1)),
             prior_=np.ascontiguousarray(state.prior.T),

@@ -1,7 +1,8 @@
 """Numba kernels of a round: from tables of workers to posteriors of items, and back to counts.
 
 Labels are sorted by item: those of item ``i`` are ``codes[starts[i]:starts[i + 1]]``, each the
-number of a pair of a worker and a label.
+number of a pair of a worker and a label. Tables have a column for each class, and more to a
+multiple of ``LANES``, whose share is zero: sums of four columns fit a register.
 """
 
 from __future__ import annotations
@@ -16,73 +17,136 @@ from polyad.core.vector_math import fast_exp, fast_log
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Labels = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]
+
+#: Columns that are added at once.
+LANES = 4
 # Items whose exponentials are taken in one go.
 _TILE = 256
 
 
 @part
-def normalize(
+def sum_logs(
+    labels: Labels,
+    table: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    items: tuple[int, int],
     out: NDArray[np.float64],
-    known: NDArray[np.int64],
-    first: int,
-    last: int,
-    totals: NDArray[np.float64],
 ) -> None:
-    """Make probabilities of the odds of items, or of what is known, and keep the sums of odds."""
-    n_classes = len(out) // len(known)
-    for i in range(first, last):
-        base = i * n_classes
-        total = 0.0
-        for k in range(n_classes):
-            total += out[base + k]
-        for k in range(n_classes):
-            out[base + k] /= total
+    """Add up the logarithms of some items; what is known of one rules out its other classes."""
+    starts, codes, known = labels
+    width = len(shares)
+    for i in range(items[0], items[1]):
+        base = (i - items[0]) * width
+        for k in range(0, width, LANES):
+            a, b, c, d = shares[k], shares[k + 1], shares[k + 2], shares[k + 3]
+            for position in range(starts[i], starts[i + 1]):
+                row = np.uint64(codes[position])
+                a += table[row, k]
+                b += table[row, k + 1]
+                c += table[row, k + 2]
+                d += table[row, k + 3]
+            out[base + k], out[base + k + 1] = a, b
+            out[base + k + 2], out[base + k + 3] = c, d
         if known[i] >= 0:
-            total = 1.0
-            for k in range(n_classes):
-                out[base + k] = 1.0 if k == known[i] else 0.0
-        totals[i - first] = total
+            for k in range(width):
+                if k != known[i]:
+                    out[base + k] = -np.inf
+
+
+@part
+def fill_tile(
+    labels: Labels,
+    table: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    items: tuple[int, int],
+    out: NDArray[np.float64],
+) -> float:
+    """Fill the posteriors of some items, and return the log-likelihood of their labels.
+
+    Loops are many and short, so that the compiler makes each of them wide.
+    """
+    width, n_items = len(shares), items[1] - items[0]
+    likelihood, total = 0.0, np.empty(_TILE)
+    sum_logs(labels, table, shares, items, out)
+    for i in range(n_items):
+        top = out[i * width]
+        for k in range(1, width):
+            top = max(top, out[i * width + k])
+        likelihood += top
+        for k in range(width):
+            out[i * width + k] -= top
+    for place in range(n_items * width):
+        out[place] = fast_exp(out[place])
+    for i in range(n_items):
+        total[i] = 0.0
+        for k in range(width):
+            total[i] += out[i * width + k]
+        scale = 1.0 / total[i]
+        for k in range(width):
+            out[i * width + k] *= scale
+    for i in range(n_items):
+        likelihood += fast_log(total[i])
+    return likelihood
 
 
 @kernel
 def fill_posteriors(
-    labels: tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]],
+    labels: Labels,
     table: NDArray[np.float64],
     shares: NDArray[np.float64],
+    items: tuple[int, int],
     out: NDArray[np.float64],
-    place: tuple[int, int],
 ) -> float:
     """Fill the posteriors of a block of items, and return the log-likelihood of their labels.
 
     ``labels`` are starts, codes, and the known class of each item or -1; ``table`` and ``shares``
-    hold logarithms; ``out`` is flat, item after item.
+    hold logarithms.
     """
-    starts, codes, known = labels
-    n_classes = len(shares)
-    likelihood = 0.0
-    totals = np.empty(_TILE)
-    for first in range(place[0], place[1], _TILE):
-        last = min(first + _TILE, place[1])
+    width, n_classes, likelihood = len(shares), out.shape[1], 0.0
+    found = np.empty(_TILE * width)
+    for first in range(items[0], items[1], _TILE):
+        last = min(first + _TILE, items[1])
+        likelihood += fill_tile(labels, table, shares, (first, last), found)
         for i in range(first, last):
-            base = i * n_classes
             for k in range(n_classes):
-                out[base + k] = shares[k]
-            for position in range(starts[i], starts[i + 1]):
-                code = codes[position]
-                for k in range(n_classes):
-                    out[base + k] += table[code, k]
-            top = out[base]
-            for k in range(1, n_classes):
-                top = max(top, out[base + k])
-            likelihood += top if known[i] < 0 else out[base + known[i]]
-            for k in range(n_classes):
-                out[base + k] -= top
-        # A loop of its own, which the compiler makes wide.
-        for place_of in range(first * n_classes, last * n_classes):
-            out[place_of] = fast_exp(out[place_of])
-        normalize(out, known, first, last, totals)
-        for position in range(last - first):
-            likelihood += fast_log(totals[position])
+                out[i, k] = found[(i - first) * width + k]
+    return likelihood
+
+
+@kernel
+def add_expected(
+    labels: Labels,
+    table: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    items: tuple[int, int],
+    out: NDArray[np.float64],
+) -> float:
+    """Add the posteriors of a block of items to the rows of their labels, and to the last row.
+
+    Returns the log-likelihood; nothing is kept of an item.
+    """
+    starts, codes, _ = labels
+    width, likelihood = len(shares), 0.0
+    found = np.empty(_TILE * width)
+    everything = len(out) - 1
+    for first in range(items[0], items[1], _TILE):
+        last = min(first + _TILE, items[1])
+        likelihood += fill_tile(labels, table, shares, (first, last), found)
+        for i in range(first, last):
+            for k in range(0, width, LANES):
+                base = (i - first) * width + k
+                a, b, c, d = found[base], found[base + 1], found[base + 2], found[base + 3]
+                for position in range(starts[i], starts[i + 1]):
+                    row = np.uint64(codes[position])
+                    out[row, k] += a
+                    out[row, k + 1] += b
+                    out[row, k + 2] += c
+                    out[row, k + 3] += d
+                out[everything, k] += a
+                out[everything, k + 1] += b
+                out[everything, k + 2] += c
+                out[everything, k + 3] += d
     return likelihood
 
 

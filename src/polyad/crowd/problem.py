@@ -1,8 +1,8 @@
-"""The data of a crowd, and the two passes over its labels that a round makes.
+"""The data of a crowd, and the pass over its labels that a round makes.
 
 The log-likelihoods of an item are sums of rows of a table (worker and label x class), and expected
 counts are sums of posteriors over the labels of each worker. Nothing is as large as the product of
-items and workers.
+items and workers, and a round keeps nothing of an item.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.threads import cut, run_blocks
-from polyad.crowd.kernels import add_counts, fill_posteriors
+from polyad.core.threads import Blocks, cut, cut_into, run_blocks
+from polyad.crowd.kernels import LANES, add_counts, add_expected, fill_posteriors
 from polyad.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
 
-# Items of a block, which is the work of a thread.
+# Items of a block, which is the work of a thread, and blocks that have a table of their own.
 _BLOCK = 1 << 13
+_MOST_TABLES = 8
 # The largest table of workers x labels x classes, in numbers (2 GiB).
 _LARGEST_TABLE = 2**28
 
@@ -44,27 +45,34 @@ class CrowdProblem:
             )
             raise InvalidInputError(message)
         # Sorted by item; the limit above leaves room in half the bytes.
-        order = np.argsort(answers.items, kind="stable")
-        codes = answers.workers.astype(np.int32) * np.int32(self.n_classes)
+        codes = answers.workers.astype(np.int32)
+        codes *= np.int32(self.n_classes)
         codes += answers.labels.astype(np.int32)
-        self._codes = codes[order]
-        self._starts = np.zeros(self.n_items + 1, dtype=np.int64)
-        np.cumsum(np.bincount(answers.items, minlength=self.n_items), out=self._starts[1:])
-        self._known = np.full(self.n_items, -1) if gold is None else gold.astype(np.int64)
+        if (answers.items[1:] < answers.items[:-1]).any():
+            codes = codes[np.argsort(answers.items, kind="stable")]
+        starts = np.zeros(self.n_items + 1, dtype=np.int64)
+        np.cumsum(np.bincount(answers.items, minlength=self.n_items), out=starts[1:])
+        known = np.full(self.n_items, -1) if gold is None else gold
+        self._labels = starts, codes, known.astype(np.int32)
 
     def votes(self, workers: NDArray[np.bool_] | None = None) -> Numbers:
         """Return how many workers, of all or some, chose each class for each item."""
-        answers = self.answers
-        cells = answers.items.astype(np.int64) * self.n_classes + answers.labels
-        if workers is not None:
-            cells = cells[workers[answers.workers]]
-        counted = np.bincount(cells, minlength=self.n_items * self.n_classes)
-        return counted.reshape(self.n_items, self.n_classes).astype(np.float64)
+        starts, codes, _ = self._labels
+        counted = np.empty((self.n_items, self.n_classes))
+        for first, last in cut(self.n_items, _BLOCK):
+            own = codes[starts[first] : starts[last]]
+            cells = np.repeat(np.arange(last - first), np.diff(starts[first : last + 1]))
+            cells = cells * self.n_classes + own % self.n_classes
+            if workers is not None:
+                cells = cells[workers[own // self.n_classes]]
+            found = np.bincount(cells, minlength=(last - first) * self.n_classes)
+            counted[first:last] = found.reshape(-1, self.n_classes)
+        return counted
 
     def counts(self, weights: Numbers) -> Numbers:
         """Sum the rows of items over the labels of workers: (workers, labels, columns)."""
         summed = np.zeros((self.n_workers * self.n_classes, weights.shape[1]))
-        add_counts(self._starts, self._codes, np.ascontiguousarray(weights), summed)
+        add_counts(*self._labels[:2], np.ascontiguousarray(weights), summed)
         return summed.reshape(self.n_workers, self.n_classes, -1)
 
     def posteriors(self, table: Numbers, shares: Numbers) -> tuple[Numbers, float]:
@@ -73,25 +81,47 @@ class CrowdProblem:
         ``table`` (workers, labels, classes) holds logarithms of probabilities of labels, ``shares``
         those of classes before any label.
         """
-        logs = np.ascontiguousarray(table.reshape(-1, self.n_classes), dtype=np.float64)
         found = np.empty((self.n_items, self.n_classes))
         blocks = cut(self.n_items, _BLOCK)
+        into = [found] * len(blocks)
+        return found, self._pass(fill_posteriors, (table, shares), blocks, into)
+
+    def expected(self, table: Numbers, shares: Numbers) -> tuple[Numbers, Numbers, float]:
+        """Return the counts of the posteriors, their sums, and the log-likelihood of all labels.
+
+        That is ``counts(posteriors(...))`` without the posteriors. A block of items has a table of
+        its own to add to; these are few where they would be large.
+        """
+        n_codes, width = self.n_workers * self.n_classes, _padded(self.n_classes)
+        most = min(_MOST_TABLES, self.n_labels // (2 * n_codes))
+        blocks = cut_into(most, self.n_items)
+        into = np.zeros((len(blocks), n_codes + 1, width))
+        likelihood = self._pass(add_expected, (table, shares), blocks, into)
+        summed = into.sum(axis=0)[:, : self.n_classes]
+        shape = (self.n_workers, self.n_classes, self.n_classes)
+        return summed[:-1].reshape(shape), summed[-1], likelihood
+
+    def _pass(self, kernel: Any, logs: tuple[Numbers, Numbers], blocks: Blocks, into: Any) -> float:
+        """Run a kernel over blocks of items, and return the log-likelihood of all labels."""
+        width = _padded(self.n_classes)
+        table, shares = np.zeros((logs[0].size // self.n_classes, width)), np.full(width, -np.inf)
+        table[:, : self.n_classes] = logs[0].reshape(-1, self.n_classes)
+        shares[: self.n_classes] = logs[1]
         likelihoods = np.zeros(len(blocks))
-        labels, flat = (self._starts, self._codes, self._known), found.reshape(-1)
 
-        def fill(number: int) -> None:
-            likelihoods[number] = fill_posteriors(labels, logs, shares, flat, blocks[number])
+        def run(number: int) -> None:
+            likelihoods[number] = kernel(self._labels, table, shares, blocks[number], into[number])
 
-        run_blocks(fill, [(number,) for number in range(len(blocks))])
-        return found, float(likelihoods.sum())
+        run_blocks(run, [(number,) for number in range(len(blocks))])
+        return float(likelihoods.sum())
 
     def with_gold(self, posteriors: Numbers) -> Numbers:
-        """Return the probabilities with those of known classes made certain."""
-        certain = posteriors.copy()
-        items = np.flatnonzero(self._known >= 0)
-        certain[items] = 0.0
-        certain[items, self._known[items]] = 1.0
-        return certain
+        """Make the probabilities of known classes certain, in place."""
+        known = self._labels[2]
+        items = np.flatnonzero(known >= 0)
+        posteriors[items] = 0.0
+        posteriors[items, known[items]] = 1.0
+        return posteriors
 
 
 def vote_shares(problem: CrowdProblem, workers: NDArray[np.bool_] | None = None) -> Numbers:
@@ -99,6 +129,13 @@ def vote_shares(problem: CrowdProblem, workers: NDArray[np.bool_] | None = None)
     votes = problem.votes(workers)
     if not votes.any():
         votes = problem.votes()
-    sums = votes.sum(axis=1, keepdims=True)
     overall = votes.sum(axis=0) / votes.sum()
-    return problem.with_gold(np.where(sums > 0, votes / np.maximum(sums, 1.0), overall))
+    sums = votes.sum(axis=1)
+    votes /= np.maximum(sums, 1.0)[:, None]
+    votes[sums == 0] = overall
+    return problem.with_gold(votes)
+
+
+def _padded(n_classes: int) -> int:
+    """Return the number of columns of a table for kernels."""
+    return -(-n_classes // LANES) * LANES

@@ -62,16 +62,17 @@ _LARGEST_PARAMETER = 1e6
 
 @dataclass(frozen=True)
 class CrowdState:
-    """Posteriors of classes, and what they were made with."""
+    """What posteriors of classes are made with, and what they come to."""
 
-    #: (items, classes).
-    posteriors: Numbers
-    #: Expected counts (workers, outcomes, rows): labels of classes, or right and wrong of one row.
+    #: Counts (workers, outcomes, rows): labels of classes, or right and wrong of one row.
     counts: Numbers
     #: Dirichlet parameters (outcomes, rows), zero without a prior.
     prior: Numbers
     #: Probabilities of classes (classes,).
     shares: Numbers
+    #: The counts of the posteriors, and their sums (classes,).
+    expected: Numbers
+    sizes: Numbers
     objective: float
 
 
@@ -96,42 +97,48 @@ class CrowdSolver(Solver[CrowdState]):
 
     def init(self, posteriors: Numbers) -> CrowdState:
         """Return the state after posteriors that come from elsewhere."""
-        rows = self.problem.n_classes if self.variant == "full" else 1
-        hopes = _hopes(self.problem.n_classes if self.variant == "full" else 2, rows)
-        pooled = self._fold(self.problem.counts(posteriors)).sum(axis=0) + hopes
+        counts, sizes = self._fold(self.problem.counts(posteriors)), _column_sums(posteriors)
+        hopes = _hopes(*counts.shape[1:])
+        pooled = counts.sum(axis=0) + hopes
         strength = _FIRST_STRENGTH if self.strength is None else self.strength
-        return self._after(posteriors, strength * pooled / pooled.sum(axis=0))
+        return self._after(counts, sizes, strength * pooled / pooled.sum(axis=0))
 
     def step(self, state: CrowdState) -> CrowdState:
         """Return the state after one iteration."""
-        return self._after(state.posteriors, state.prior)
+        return self._after(state.expected, state.sizes, state.prior)
 
     def objective(self, state: CrowdState) -> float:
         """Return minus the log-likelihood, or minus its lower bound if there is a prior."""
         return state.objective
 
-    def _after(self, posteriors: Numbers, prior: Numbers) -> CrowdState:
+    def posteriors(self, state: CrowdState) -> Numbers:
+        """Return the probabilities of the classes of each item."""
+        table = self.table(state.counts, state.prior)
+        return self.problem.posteriors(table, np.log(state.shares))[0]
+
+    def _after(self, counts: Numbers, sizes: Numbers, prior: Numbers) -> CrowdState:
         problem = self.problem
-        counts = self._fold(problem.counts(posteriors))
         if self.strength == 0.0:
-            shares = np.maximum(_column_sums(posteriors) / len(posteriors), np.finfo(float).tiny)
-            found, likelihood = problem.posteriors(self.table(counts, prior), np.log(shares))
-            return CrowdState(found, counts, prior, shares, -likelihood)
-        prior = _better_prior(counts, prior, self.strength)
-        shares = (_column_sums(posteriors) + 1.0) / (problem.n_items + problem.n_classes)
-        logs = _mean_logs(counts, prior)
-        found, likelihood = problem.posteriors(self._unfold(logs), np.log(shares))
-        bound = likelihood - _divergence(counts, prior, logs) + np.log(shares).sum()
-        bound += float(np.sum(_hopes(*prior.shape) * np.log(prior)))
-        if self.strength is None:  # else a constant, beside which the rest may be small
-            bound -= _RATE * float(prior.sum())
-        return CrowdState(found, counts, prior, shares, -float(bound))
+            shares = np.maximum(sizes / problem.n_items, np.finfo(float).tiny)
+            logs, gained = self.table(counts, prior), 0.0
+        else:
+            prior, known = _better_prior(counts, prior, self.strength)
+            shares = (sizes + 1.0) / (problem.n_items + problem.n_classes)
+            logs = self._unfold(known.mean_logs)
+            gained = np.log(shares).sum() - known.divergence(counts)
+            gained += np.sum(_hopes(*prior.shape) * np.log(prior))
+            if self.strength is None:  # else a constant, beside which the rest may be small
+                gained -= _RATE * prior.sum()
+        found, sums, likelihood = problem.expected(logs, np.log(shares))
+        return CrowdState(
+            counts, prior, shares, self._fold(found), sums, -float(likelihood + gained)
+        )
 
     def table(self, counts: Numbers, prior: Numbers) -> Numbers:
         """Return log-probabilities (workers, labels, classes), or their means with a prior."""
         if self.strength == 0.0:
             return self._unfold(np.log(probabilities(counts, prior)))
-        return self._unfold(_mean_logs(counts, prior))
+        return self._unfold(_Rows(counts, counts.sum(axis=1), prior).mean_logs)
 
     def typical(self, counts: Numbers, prior: Numbers) -> Numbers:
         """Return log-probabilities (labels, classes) of a worker who was never seen."""
@@ -186,38 +193,48 @@ def _hopes(n_outcomes: int, n_rows: int) -> Numbers:
     return hopes
 
 
-def _mean_logs(counts: Numbers, prior: Numbers) -> Numbers:
-    """Return the means of log-probabilities of Dirichlet distributions."""
-    after = counts + prior
-    means: Numbers = digamma(after) - digamma(after.sum(axis=1, keepdims=True))
-    return means
+class _Rows:
+    """What is known of the rows of workers: Dirichlet distributions after counts."""
+
+    def __init__(self, counts: Numbers, totals: Numbers, prior: Numbers) -> None:
+        self.prior, self.sums = prior, prior.sum(axis=0)
+        self.after, self.totals = counts + prior, totals + self.sums
+        self.slopes, self.total_slopes = digamma(self.after), digamma(self.totals)
+
+    @property
+    def mean_logs(self) -> Numbers:
+        """The means of log-probabilities (workers, outcomes, rows)."""
+        means: Numbers = self.slopes - self.total_slopes[:, None]
+        return means
+
+    def divergence(self, counts: Numbers) -> float:
+        """Return the sum of KL divergences from the prior; ``counts`` are those given before."""
+        # Differences first: those of a strong prior are small beside what they are made of.
+        gained = np.sum(gammaln(self.totals) - gammaln(self.sums))
+        gained += np.sum(gammaln(self.prior) - gammaln(self.after))
+        return float(gained + np.sum(counts * self.mean_logs))
+
+    def better_prior(self, strength: float | None) -> Numbers:
+        """Return Dirichlet parameters of a higher bound, of given strength or any.
+
+        With ``b`` and ``r`` below, ``sum b log a - r sum a`` is below the log-likelihood of counts
+        up to a constant, and touches it at the prior that is given.
+        """
+        slopes = (self.slopes - digamma(self.prior)).sum(axis=0)
+        gains = self.prior * slopes + _hopes(*self.prior.shape)
+        if strength is not None:
+            return np.asarray(strength * gains / gains.sum(axis=0))
+        rates = (self.total_slopes - digamma(self.sums)).sum(axis=0) + _RATE
+        return np.asarray(np.minimum(gains / rates, _LARGEST_PARAMETER))
 
 
-def _divergence(counts: Numbers, prior: Numbers, logs: Numbers) -> float:
-    """Return the sum of KL divergences of what is known after the counts from the prior."""
-    after = counts + prior
-    gained = np.sum(gammaln(prior) - gammaln(after)) + np.sum(
-        gammaln(after.sum(axis=1)) - gammaln(prior.sum(axis=0))
-    )
-    return float(gained + np.sum(counts * logs))
-
-
-def _better_prior(counts: Numbers, prior: Numbers, strength: float | None) -> Numbers:
-    """Return Dirichlet parameters of a higher bound for given counts, of given strength or any.
-
-    With ``b`` and ``r`` below, ``sum b log a - r sum a`` is below the log-likelihood of counts up
-    to a constant, and touches it at the prior that is given.
-    """
-    hopes, totals = _hopes(*prior.shape), counts.sum(axis=1)
+def _better_prior(counts: Numbers, prior: Numbers, strength: float | None) -> tuple[Numbers, _Rows]:
+    """Return Dirichlet parameters of a higher bound for given counts, and the rows with them."""
+    totals = np.einsum("wor->wr", counts)  # many times as fast as the sum over a short axis
+    rows = _Rows(counts, totals, prior)
     for _ in range(_PRIOR_STEPS):
-        before = prior
-        gains = prior * (digamma(counts + prior) - digamma(prior)).sum(axis=0) + hopes
-        if strength is None:
-            sums = prior.sum(axis=0)
-            rates = (digamma(totals + sums) - digamma(sums)).sum(axis=0) + _RATE
-            prior = np.minimum(gains / rates, _LARGEST_PARAMETER)
-        else:
-            prior = strength * gains / gains.sum(axis=0)
+        before, prior = prior, rows.better_prior(strength)
+        rows = _Rows(counts, totals, prior)
         if np.abs(prior - before).max() <= _SETTLED * prior.max():
             break
-    return prior
+    return prior, rows
