@@ -56,6 +56,21 @@ def test_posteriors_are_those_of_enumeration():
     assert total == pytest.approx(likelihood)
 
 
+@pytest.mark.parametrize("n_classes", [2, 4, 5])
+def test_a_pass_counts_the_posteriors_that_it_does_not_keep(n_classes):
+    """Also of items in several blocks, and of those whose class is known."""
+    items, workers, labels, truth = planted(700, 5, n_classes, seed=n_classes)
+    problem = problem_of(items, workers, labels, n_classes, np.where(truth == 1, 1, -1))
+    rng = np.random.default_rng(0)
+    logs = np.log(rng.dirichlet(np.ones(n_classes), size=(5, n_classes)).transpose(0, 2, 1))
+    shares = np.log(rng.dirichlet(np.ones(n_classes)))
+    posteriors, likelihood = problem.posteriors(logs, shares)
+    counts, sizes, total = problem.expected(logs, shares)
+    np.testing.assert_allclose(counts, problem.counts(posteriors), atol=1e-10)
+    np.testing.assert_allclose(sizes, posteriors.sum(axis=0))
+    assert total == pytest.approx(likelihood, rel=1e-12)
+
+
 def test_the_bound_has_its_terms():
     """With a prior: the likelihood of mean logs, divergences, and the priors of shares and rows."""
     items, workers, labels, _ = planted(seed=3)

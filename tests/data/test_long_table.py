@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from polyad.data.entries import summed_coo
 from polyad.data.labels import LabelledTensor
+from polyad.data.long_table import Column, encode
 from polyad.exceptions import (
     InvalidInputError,
     InvalidTypeError,
@@ -460,3 +461,35 @@ def test_to_frame_does_not_share_memory(cube):
 def test_value_column_named_like_a_mode(cube):
     with pytest.raises(InvalidInputError, match="'a'"):
         cube.to_frame(value="a")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        lambda k: k - 40,
+        lambda k: 10**15 * k,
+        lambda k: f"name {k}",
+        lambda k: pd.Timestamp("2024-01-01") + pd.Timedelta(days=k),
+        lambda k: 0.5 * k,
+    ],
+    ids=["narrow", "wide", "text", "dates", "fractions"],
+)
+@pytest.mark.parametrize("dtype", [None, object])
+def test_rows_are_numbered_some_at_a_time(name, dtype, monkeypatch):
+    """As NumPy numbers all of them, in few bytes."""
+    monkeypatch.setattr("polyad.data.long_table._ROWS_AT_A_TIME", 16)
+    values = [name(k) for k in np.random.default_rng(0).integers(90, size=300).tolist()]
+    series = pd.Series(values, dtype=dtype)
+    labels, numbers = np.unique(series.to_numpy(dtype=object), return_inverse=True)
+    codes, found = encode(Column("x", series, str(series.dtype)))
+    np.testing.assert_array_equal(codes, numbers)
+    assert codes.dtype == np.int8
+    np.testing.assert_array_equal(found, np.asarray(labels.tolist(), dtype=found.dtype))
+
+
+def test_a_row_without_text_is_told_wherever_it_is(monkeypatch):
+    monkeypatch.setattr("polyad.data.long_table._ROWS_AT_A_TIME", 16)
+    series = pd.Series([f"name {k % 7}" for k in range(40)])
+    series[37] = None
+    with pytest.raises(InvalidInputError, match="first is row 37"):
+        encode(Column("x", series, "str"))

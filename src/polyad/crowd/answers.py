@@ -85,7 +85,7 @@ def _looks_long(X: Any) -> bool:
 
 def _from_long(X: Any, columns: Sequence[str]) -> Answers:
     item, worker, label = read_columns(X, list(columns), table="X")
-    (items, item_names), (workers, worker_names) = _encoded_names(item), _encoded_names(worker)
+    (items, item_names), (workers, worker_names) = encode(item), encode(worker)
     known = label.series.notna().to_numpy()
     if not known.all():  # else nothing is copied
         label = Column(label.name, label.series[known], label.dtype)
@@ -94,12 +94,6 @@ def _from_long(X: Any, columns: Sequence[str]) -> Answers:
     shape, names = (len(item_names), len(worker_names)), (item_names, worker_names)
     modes = (item.name, worker.name)
     return Answers(items, workers, labels, shape, names, found, modes, is_long=True)
-
-
-def _encoded_names(column: Column) -> tuple[Codes, NDArray[Any]]:
-    """Return the number of the name of each row, in few bytes, and the names."""
-    codes, names = encode(column)
-    return codes.astype(np.min_scalar_type(-len(names)), copy=False), names
 
 
 def _from_wide(X: Any) -> Answers:
@@ -178,7 +172,7 @@ def _encoded(column: Column) -> tuple[Codes, NDArray[Any]]:
             )
             raise InvalidInputError(message)
         classes = classes.astype(np.int64)
-    return codes.astype(np.min_scalar_type(-len(classes)), copy=False), classes
+    return codes, classes
 
 
 def with_gold(answers: Answers, gold: Any) -> tuple[Answers, Codes]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.threads import Blocks, cut, cut_into, run_blocks
+from polyad.core.threads import Blocks, as_slices, cut, cut_into, run_blocks
 from polyad.crowd.kernels import LANES, add_counts, add_expected, fill_posteriors
 from polyad.exceptions import InvalidInputError
 
@@ -51,7 +51,9 @@ class CrowdProblem:
         if (answers.items[1:] < answers.items[:-1]).any():
             codes = codes[np.argsort(answers.items, kind="stable")]
         starts = np.zeros(self.n_items + 1, dtype=np.int64)
-        np.cumsum(np.bincount(answers.items, minlength=self.n_items), out=starts[1:])
+        for rows in as_slices(cut(self.n_labels, 8 * _BLOCK)):  # which are made of eight bytes each
+            starts[1:] += np.bincount(answers.items[rows], minlength=self.n_items)
+        np.cumsum(starts, out=starts)
         known = np.full(self.n_items, -1) if gold is None else gold
         self._labels = starts, codes, known.astype(np.int32)
 

@@ -97,7 +97,7 @@ class CrowdSolver(Solver[CrowdState]):
 
     def init(self, posteriors: Numbers) -> CrowdState:
         """Return the state after posteriors that come from elsewhere."""
-        counts, sizes = self._fold(self.problem.counts(posteriors)), _column_sums(posteriors)
+        counts, sizes = self._fold(self.problem.counts(posteriors)), np.einsum("ik->k", posteriors)
         hopes = _hopes(*counts.shape[1:])
         pooled = counts.sum(axis=0) + hopes
         strength = _FIRST_STRENGTH if self.strength is None else self.strength
@@ -168,12 +168,6 @@ class CrowdSolver(Solver[CrowdState]):
         wrong = logs[:, 1] - math.log(n_classes - 1)
         same = np.eye(n_classes, dtype=bool)
         return np.where(same, logs[:, 0, :, None], wrong[:, :, None])
-
-
-def _column_sums(rows: Numbers) -> Numbers:
-    """Return the sums of columns, of which there are few."""
-    sums: Numbers = np.ascontiguousarray(rows.T).sum(axis=1)
-    return sums
 
 
 def probabilities(counts: Numbers, prior: Numbers) -> Numbers:

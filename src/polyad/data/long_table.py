@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from polyad.core.threads import as_slices, cut
 from polyad.data.entries import summed_coo
 from polyad.data.label_values import (
     Unknown,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from polyad.data.entries import Entries
 
 Duplicates = Literal["sum", "count", "error"]
+# Rows whose labels are numbered at a time, and the range of whole numbers that is always narrow.
+_ROWS_AT_A_TIME, _NARROW = 1 << 16, 1 << 10
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def read_long_table(
             wanted = as_labels(labels[column.name], name=column.name)
             mode_codes = _look_up(mode_codes, found, wanted, name=column.name, unknown=unknown)
             found = wanted
-        codes.append(mode_codes)
+        codes.append(mode_codes.astype(np.intp, copy=False))
         mode_labels.append(found)
     rows = np.arange(n_rows)
     if labels:
@@ -239,25 +242,77 @@ def _values(column: Column) -> NDArray[Any]:
 
 
 def encode(column: Column) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the label number of each row and the labels: sorted, or a category's own order."""
+    """Return the label number of each row and the labels: sorted, or a category's own order.
+
+    Numbers are in as few bytes as they need, and rows are read some at a time.
+    """
     import pandas as pd
 
     series = column.series
-    categorical = isinstance(series.dtype, pd.CategoricalDtype)
-    codes: NDArray[Any]
-    if categorical:
-        codes, found = series.cat.codes.to_numpy(), series.cat.categories
-    else:
-        if pd.api.types.is_object_dtype(series.dtype):
-            # Before hashing, which takes True and 1 for the same label.
-            kind = pd.api.types.infer_dtype(series, skipna=True)
-            if kind in {"mixed", "mixed-integer"}:
-                raise _unsortable(column)
-        elif getattr(series.dtype, "storage", "") == "python":
-            # The text type of pandas without pyarrow wraps objects; unwrapped, it hashes
-            # in half the time.
-            series = pd.Series(series.to_numpy(), dtype=object)
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        codes = series.cat.codes.to_numpy()
+        _check_labelled(column, codes)
+        return codes, as_labels(series.cat.categories, name=column.name)
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "iu" and len(series):
+        values = series.to_numpy()
+        low, high = int(values.min()), int(values.max())
+        if high - low < max(_NARROW, len(values)):
+            return _encode_narrow(column, values, (low, high))
+    if pd.api.types.is_object_dtype(series.dtype):
+        # Before hashing, which takes True and 1 for the same label.
+        kind = pd.api.types.infer_dtype(series, skipna=True)
+        if kind in {"mixed", "mixed-integer"}:
+            raise _unsortable(column)
+    codes, found = _factorized(series)
+    _check_labelled(column, codes)
+    labels = as_labels(found, name=column.name)
+    del found
+    order = np.argsort(labels, kind="stable")
+    rank = np.empty(len(order), dtype=codes.dtype)
+    rank[order] = np.arange(len(order))
+    for rows in as_slices(cut(len(codes), _ROWS_AT_A_TIME)):
+        codes[rows] = rank[codes[rows]]
+    return codes, labels[order]
+
+
+def _encode_narrow(
+    column: Column, values: NDArray[Any], ends: tuple[int, int]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Give numbers to whole numbers of a narrow range, by a table of it."""
+    low, high = ends
+    blocks = as_slices(cut(len(values), _ROWS_AT_A_TIME))
+    is_used = np.zeros(high - low + 1, dtype=bool)
+    for rows in blocks:
+        is_used[values[rows] - low] = True
+    places = np.flatnonzero(is_used)
+    rank = np.empty(len(is_used), dtype=np.min_scalar_type(-len(places)))
+    rank[places] = np.arange(len(places))
+    codes = np.empty(len(values), dtype=rank.dtype)
+    for rows in blocks:
+        codes[rows] = rank[values[rows] - low]
+    return codes, as_labels((places + low).astype(values.dtype), name=column.name)
+
+
+def _factorized(series: pd.Series[Any]) -> tuple[NDArray[Any], Any]:
+    """Return the label number of each row, -1 where there is none, and labels as they come."""
+    import pandas as pd
+
+    if not pd.api.types.is_string_dtype(series.dtype) or len(series) <= _ROWS_AT_A_TIME:
         codes, found = pd.factorize(series)
+        return codes.astype(np.min_scalar_type(-len(found) - 1)), found
+    numbers: dict[Any, int] = {}
+    codes = np.empty(len(series), dtype=np.int32 if len(series) < 2**31 else np.int64)
+    for rows in as_slices(cut(len(series), _ROWS_AT_A_TIME)):
+        # The text type of pandas without pyarrow wraps objects; unwrapped, it hashes in half the
+        # time.
+        own, names = pd.factorize(series.iloc[rows].to_numpy(dtype=object))
+        places = [numbers.setdefault(name, len(numbers)) for name in names]
+        codes[rows] = np.array([*places, -1], dtype=codes.dtype)[own]
+    return codes.astype(np.min_scalar_type(-len(numbers) - 1), copy=False), list(numbers)
+
+
+def _check_labelled(column: Column, codes: NDArray[Any]) -> None:
+    """Refuse rows without a label."""
     missing = codes < 0
     if missing.any():
         message = (
@@ -266,13 +321,6 @@ def encode(column: Column) -> tuple[NDArray[Any], NDArray[Any]]:
             "give them a label of their own, for example 'unknown'."
         )
         raise InvalidInputError(message)
-    labels = as_labels(found, name=column.name)
-    if categorical:
-        return codes, labels
-    order = np.argsort(labels, kind="stable")
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return rank[codes], labels[order]
 
 
 def _unsortable(column: Column) -> InvalidTypeError:
