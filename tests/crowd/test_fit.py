@@ -146,6 +146,22 @@ def test_score_is_the_likelihood_of_a_label():
     assert model.score(LONG) == pytest.approx(-model.objective_ / len(LONG), rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", [DawidSkene, MajorityVote])
+def test_score_with_known_classes_is_accuracy(kind):
+    model = kind().fit(LONG)
+    told = model.predict(LONG)
+    some = {item: int(TRUTH[item]) for item in range(0, 200, 3)}
+    right = np.mean([told.loc[item] == value for item, value in some.items()])
+    assert model.score(LONG, some) == model.score(LONG, pd.Series(some)) == right
+    # A class that the model does not know is never told.
+    assert model.score(LONG, {**some, 1: 9}) == pytest.approx(right * 67 / 68)
+    matrix = np.full((200, 12), np.nan)
+    matrix[ITEMS, WORKERS] = LABELS
+    assert kind().fit(matrix).score(matrix, TRUTH) == np.mean(told.to_numpy() == TRUTH)
+    with pytest.raises(ValueError, match="knows none"):
+        model.score(LONG, {"elsewhere": 1})
+
+
 def test_a_random_worker_has_no_information_and_a_liar_has():
     rng = np.random.default_rng(1)
     truth = rng.integers(2, size=400)

@@ -127,17 +127,7 @@ class MajorityVote(CrowdEstimator):
         sums = votes.sum(axis=1, keepdims=True)
         return np.where(sums > 0, votes / np.maximum(sums, 1.0), self.class_shares_)
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the share of labels that are the class which their item is given.
-
-        Parameters
-        ----------
-        X : long table, or matrix or table of shape (n_items, n_workers)
-            Labels, as in ``fit``.
-        y : None
-            Ignored.
-        """
-        answers = self._read_new(X)
+    def _score_labels(self, answers: Answers) -> float:
         best = self._best(self._class_probabilities(answers))
         return float(np.mean(best[answers.items] == answers.labels))
 
@@ -356,17 +346,7 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
         solver, counts, prior = self._tables()
         return np.ascontiguousarray(solver.confusions(counts, prior).transpose(0, 2, 1))
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-likelihood of a label, with the tables and shares that were learned.
-
-        Parameters
-        ----------
-        X : long table, or matrix or table of shape (n_items, n_workers)
-            Labels, as in ``fit``; the items may be new.
-        y : None
-            Ignored.
-        """
-        answers = self._read_new(X)
+    def _score_labels(self, answers: Answers) -> float:
         solver, counts, prior = self._tables(answers)
         means = np.log(solver.confusions(counts, prior)), solver.typical(counts, prior)[None]
         shares = np.log(self.class_shares_)

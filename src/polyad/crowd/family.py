@@ -9,7 +9,7 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.sklearn_compat import check_feature_names
-from polyad.crowd.answers import Answers, matched, read_answers
+from polyad.crowd.answers import Answers, matched, read_answers, with_gold
 from polyad.estimators.base import PolyadEstimator, ReportSection
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, ModelFileError
@@ -143,6 +143,31 @@ class CrowdEstimator(PolyadEstimator):
         self.fit(X, y)
         table = self.item_table()["class"]
         return table.to_numpy() if self.labels_[0] is None else table
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the share of items whose class is told right; without ``y``, how well labels fit.
+
+        Parameters
+        ----------
+        X : long table, or matrix or table of shape (n_items, n_workers)
+            Labels, as in ``fit``; the items may be new.
+        y : mapping, Series or array-like, default=None
+            The true classes of items, as in ``fit``: those of some are enough. None, of which
+            nothing is known, gives the mean log-likelihood of a label with the tables and shares
+            that were learned (:class:`DawidSkene`), or the share of labels that are the class
+            which their item is given (:class:`MajorityVote`).
+        """
+        answers = self._read_new(X)
+        if y is None:
+            return self._score_labels(answers)
+        joined, known = with_gold(answers, y)
+        told = np.flatnonzero(known >= 0)
+        found = self.classes_[self._best(self._class_probabilities(answers)[told])]
+        return float(np.mean(joined.classes[known[told]] == found))
+
+    def _score_labels(self, answers: Answers) -> float:
+        """Return how well labels fit the model, where no class is known."""
+        raise NotImplementedError
 
     def item_table(self) -> pd.DataFrame:
         """Return what was found for each item of the fit.
