@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,16 +12,15 @@ from sklearn.utils import check_random_state
 
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
-from polyad.estimators import saving
-from polyad.estimators.base import Learned, ReportSection
+from polyad.estimators.base import ReportSection
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
-from polyad.exceptions import InvalidInputError, ModelFileError
+from polyad.exceptions import InvalidInputError
 from polyad.fitting import FitOptions, Status, fit_best
+from polyad.membership.learned import KINDS_CODEC, MembershipLearned, learned_from
 from polyad.membership.matching import MATCHINGS
 from polyad.membership.moment_tensors import find_positions
 from polyad.membership.parameters import (
-    Parameters,
     emissions_of,
     factors_of,
     parameters_of_emissions,
@@ -44,67 +41,18 @@ from polyad.membership.posterior import held_out_likelihood, memberships
 from polyad.membership.refine import RefineSolver
 from polyad.membership.solver import UPDATES
 from polyad.membership.tables import column_names, opened_table
-from polyad.membership.variables import KINDS, Table, Variables, read_columns, read_samples
+from polyad.membership.variables import Table, read_columns, read_samples
 from polyad.tensor.kruskal import KruskalTensor
 
 if TYPE_CHECKING:
     from polyad.core.arrays import Array
     from polyad.data.readers import TensorInput
+    from polyad.estimators import saving
 
 # Folds of the variables of a score.
 _FOLDS = 5
-# Poisson numbers of larger means do not fit whole numbers of the computer.
-_LARGEST_MEAN = 1e15
 # Of the moments before a refinement, whose own iterations may be continued later.
 _MOMENTS_FIRST = {"max_iter": 500, "tol": 1e-7}
-# Between which means, and variances, all densities of numbers are numbers.
-_LARGEST_NUMBER = 1e101
-_LEAST_SPREAD = 1e-105
-
-
-def _plain(column: Any) -> int | str:
-    """Return the position or the name of a column in Python's own types."""
-    return int(column) if isinstance(column, Integral) else str(column)
-
-
-def _each(rule: saving.Rule) -> saving.Rule:
-    """Ask for a list with an item for each column."""
-
-    def check(value: Any, sizes: saving.Sizes) -> str:
-        if not isinstance(value, list) or len(value) != sizes["n1"]:
-            return "is not a list with an item for each column"
-        for j, item in enumerate(value):
-            own = {**sizes}
-            problem = rule(item, own)
-            if problem:
-                return f"of column {j} {problem}"
-        return ""
-
-    return check
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MembershipLearned(Learned):
-    """Parameters of the columns and of the memberships, and how the columns are read."""
-
-    theta_: list[np.ndarray] = saving.attribute(
-        _each(saving.array("rows", "R", low=-_LARGEST_NUMBER, high=_LARGEST_NUMBER))
-    )
-    alpha_: np.ndarray = saving.attribute(saving.array("R", low=1e-13, high=1e7))
-    kinds_: list[str] = saving.attribute(_each(saving.one_of(*KINDS)))
-    categories_: list[np.ndarray | None] = saving.attribute(
-        _each(saving.nothing_or(saving.labels("rows")))
-    )
-    diagnostics_: dict[str, Any] = saving.attribute(
-        saving.fields(negative_fraction=saving.nothing_or(saving.number(0.0)))
-    )
-    _ranges: np.ndarray = saving.attribute(
-        saving.array("n1", "two", low=-_LARGEST_NUMBER, high=_LARGEST_NUMBER)
-    )
-    _variances: np.ndarray = saving.attribute(
-        saving.array("numbers", low=_LEAST_SPREAD, high=_LARGEST_NUMBER**2)
-    )
-    _n_samples: int = saving.attribute(saving.whole(1))
 
 
 @documented
@@ -232,16 +180,7 @@ class MixedMembership(Factorization):
     _score_name: ClassVar[str] = "held-out log-likelihood per entry"
     _scores_samples: ClassVar[bool] = True
     _learns = MembershipLearned
-    _codecs: ClassVar[dict[str, saving.Codec]] = {
-        "kinds": saving.Codec(
-            lambda given, _: (
-                [[_plain(column), str(word)] for column, word in given.items()]
-                if isinstance(given, Mapping)
-                else given
-            ),
-            lambda stored: dict(map(tuple, stored)) if isinstance(stored, list) else stored,
-        )
-    }
+    _codecs: ClassVar[dict[str, saving.Codec]] = {"kinds": KINDS_CODEC}
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **FIT_CONSTRAINTS,
         # Beyond these, all is one component for each sample, or one mixture for all.
@@ -257,8 +196,6 @@ class MixedMembership(Factorization):
 
     theta_: list[np.ndarray]
     alpha_: np.ndarray
-    kinds_: list[str]
-    categories_: list[np.ndarray | None]
     diagnostics_: dict[str, Any]
     _n_samples: int
 
@@ -333,7 +270,7 @@ class MixedMembership(Factorization):
         given = self._validate_new(X, mask=mask)
         with thread_limit(self.n_jobs):
             table, learned = self._read_new(given), self._model()
-            emissions = emissions_of(*_found(learned))
+            emissions = emissions_of(*learned.found())
             total, count = held_out_likelihood(table, emissions, learned.alpha_, _FOLDS)
         if not count:
             message = "X has no entry that the model knows anything of: nothing can be scored."
@@ -363,23 +300,8 @@ class MixedMembership(Factorization):
         if not isinstance(n_samples, Integral) or isinstance(n_samples, bool) or n_samples < 1:
             message = f"n_samples={n_samples!r} is not a number of samples; give 1 or more."
             raise InvalidInputError(message)
-        generator = check_random_state(random_state)
-        shares = _drawn_memberships(learned.alpha_.astype(float), int(n_samples), generator)
-        edges = np.cumsum(shares, axis=1)
-        columns, place = {}, 0
-        for j, (theta, known) in enumerate(zip(learned.theta_, learned.categories_, strict=True)):
-            component = (generator.uniform(size=(int(n_samples), 1)) > edges).sum(axis=1)
-            own = theta[:, np.minimum(component, theta.shape[1] - 1)].astype(float)
-            if known is not None:
-                drawn = (generator.uniform(size=int(n_samples)) > np.cumsum(own, axis=0)).sum(0)
-                columns[j] = known[np.minimum(drawn, len(known) - 1)]
-                continue
-            if learned.kinds_[j] == "count":
-                columns[j] = _drawn_counts(np.maximum(own[0], 0.0), generator)
-            else:
-                columns[j] = generator.normal(own[0], math.sqrt(learned._variances[place]))
-            place += 1
-        table = pd.DataFrame(columns)
+        columns, shares = learned.draw(int(n_samples), check_random_state(random_state))
+        table = pd.DataFrame(dict(enumerate(columns)))
         table.columns = pd.Index(self._column_names())
         return table, shares
 
@@ -419,22 +341,19 @@ class MixedMembership(Factorization):
         return list(range(self.n_features_in_)) if names is None else names.tolist()
 
     def _compared(self) -> KruskalTensor:
-        parameters, variables, _ = _found(self._model())
+        parameters, variables, _ = self._model().found()
         rows = np.concatenate(rows_of(parameters, variables))
         return KruskalTensor(parameters.alpha, [np.ones((1, rows.shape[1])), rows])
 
     def _report_sections(self) -> list[ReportSection]:
         text = "The probability of each category, or the mean, in each component."
+        # What a row is of, in two columns of its own.
+        table = self.theta_table().reset_index().set_index("variable")
         shares = pd.DataFrame({"share": self.alpha_ / self.alpha_.sum()}).T
         return [
             ReportSection("Components", "Their shares of all memberships.", table=shares),
-            ReportSection("Columns", text, table=self._whole_table()),
+            ReportSection("Columns", text, table=table),
         ]
-
-    def _whole_table(self) -> pd.DataFrame:
-        """Return the parameters of all columns, with what a row is of in two columns of its own."""
-        table = self.theta_table().reset_index()
-        return table.set_index("variable")
 
     # What a factorization is made of.
 
@@ -474,26 +393,17 @@ class MixedMembership(Factorization):
                 else given_anchors(self.anchors, names)
             )
             layout = partitioned(table, anchors, self.n_components, self.n_partitions, seed)
-        if self._goes_on:
-            self._check_warm_start(table.variables)
-        return Plan(table, layout, alpha0)
-
-    def _check_warm_start(self, variables: Variables) -> None:
-        same = len(self.alpha_) == self.n_components and self.kinds_ == variables.kinds
-        same = same and all(
-            one is two or (one is not None and two is not None and np.array_equal(one, two))
-            for one, two in zip(self.categories_, variables.categories, strict=True)
-        )
-        if not same:
+        if self._goes_on and not self._model().is_of(table.variables, self.n_components):
             message = (
                 "warm_start=True goes on from a model of other columns, categories or number of "
                 "components. Use warm_start=False."
             )
             raise InvalidInputError(message)
+        return Plan(table, layout, alpha0)
 
     def _read_new(self, given: TensorInput) -> Table:
         names = self._column_names()
-        table, strange = read_samples(given.data, _variables(self._model()), names)
+        table, strange = read_samples(given.data, self._model().variables(), names)
         for j, found in strange[:3]:
             self._warn_about_data(
                 f"column {names[j]!r} has categories that the fit has not seen, "
@@ -515,9 +425,8 @@ class MixedMembership(Factorization):
         return 1 if self.method == "partitioned" and not self.refine else int(self.n_init)
 
     def _begin(self, solver: Any, number: int, seed: int) -> Any:
-        goes_on = self._goes_on and number == 0
-        if goes_on:
-            earlier, variables, n_samples = _found(self._model())
+        if self._goes_on and number == 0:
+            earlier, variables, n_samples = self._model().found()
             alpha = earlier.alpha * (solver.plan.alpha0 / earlier.alpha.sum())
             earlier = dataclasses.replace(earlier, alpha=alpha)
             if isinstance(solver, RefineSolver):
@@ -545,39 +454,18 @@ class MixedMembership(Factorization):
 
     def _learned(self, solver: Any, state: Any) -> MembershipLearned:
         plan = solver.plan
-        variables = plan.table.variables
         if isinstance(solver, RefineSolver):
             found = parameters_of_emissions(solver.emissions(state), state.alpha)
-            factors = factors_of(found, plan.layout, variables)
+            factors = factors_of(found, plan.layout, plan.table.variables)
             _, known, _ = parameters_of_factors(factors, plan, "assignment")
             matches, moments_of = state.matches, self._moment_solver(plan)
         else:
             factors, moments_of = state.factors, solver
             found, known, matches = parameters_of_factors(factors, plan, self.matching)  # type: ignore[arg-type]
-        missed, norm, below = moments_of.fit_quality(factors)
-        part = missed / norm if norm > 0 else math.nan
-        return MembershipLearned(
-            theta_=found.theta,
-            alpha_=found.alpha,
-            kinds_=list(variables.kinds),
-            categories_=list(variables.categories),
-            diagnostics_={
-                "residual": part if math.isfinite(part) else None,
-                "negative_fraction": below if math.isfinite(below) else None,
-                **known,
-                "n_partitions": len(plan.layout.blocks),
-                "anchors": [own.tolist() for own in plan.layout.anchors],
-                "matching_valid": (matches[:, 0] > 0).tolist(),
-                "theorem4": (matches[:, 1] > 0).tolist(),
-                "theorem5": (matches[:, 2] > 0).tolist(),
-            },
-            _ranges=variables.ranges,
-            _variances=found.variances,
-            _n_samples=plan.table.n_samples,
-        )
+        return learned_from(found, plan, {**moments_of.fit_quality(factors), **known}, matches)
 
     def _features(self, problem: Any, learned: MembershipLearned) -> Array:
-        emissions = emissions_of(*_found(learned))
+        emissions = emissions_of(*learned.found())
         return memberships(problem, emissions, learned.alpha_).astype(problem.dtype)
 
     @property
@@ -596,30 +484,11 @@ class MixedMembership(Factorization):
 
     @classmethod
     def _sizes(cls, learned: Any) -> saving.Sizes:
-        alpha, theta, n_samples = (learned.get(k) for k in ("alpha_", "theta_", "_n_samples"))
-        if not isinstance(alpha, np.ndarray) or not isinstance(theta, list) or not len(theta):
-            message = "alpha_ is not an array, or theta_ not a list of arrays"
-            raise ModelFileError(message)
-        whole = n_samples if type(n_samples) is int else 0
-        return {"N": 2, "n0": whole, "n1": len(theta), "R": alpha.size, "two": 2}
+        return MembershipLearned.sizes(learned)
 
     def _check_restored(self) -> None:
         super()._check_restored()
-        learned = self._model()
-        n_numbers = sum(kind != "categorical" for kind in learned.kinds_)
-        for theta, kind, known in zip(
-            learned.theta_, learned.kinds_, learned.categories_, strict=True
-        ):
-            sound = (known is None) == (kind != "categorical")
-            sound = sound and len(theta) == (1 if known is None else len(known))
-            if sound and known is not None:
-                sound = bool((theta >= 0).all() and np.allclose(theta.sum(axis=0), 1, atol=1e-4))
-            if not sound or (learned._ranges[:, 0] > learned._ranges[:, 1]).any():
-                message = "theta_, kinds_ and categories_ do not fit together"
-                raise ModelFileError(message)
-        if len(learned._variances) != n_numbers or not len(learned.alpha_):
-            message = "_variances or alpha_ do not fit the columns"
-            raise ModelFileError(message)
+        self._model().check()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -628,29 +497,3 @@ class MixedMembership(Factorization):
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         return tags
-
-
-def _drawn_memberships(alpha: np.ndarray, n_samples: int, generator: Any) -> np.ndarray:
-    """Draw from a Dirichlet distribution, in logarithms: gamma numbers of small ones vanish."""
-    shape = (n_samples, len(alpha))
-    logs = np.log(generator.gamma(alpha + 1.0, size=shape))
-    logs += np.log(1.0 - generator.uniform(size=shape)) / alpha
-    shares = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
-
-
-def _drawn_counts(means: np.ndarray, generator: Any) -> np.ndarray:
-    """Draw Poisson numbers; large ones are normal, and need not fit whole numbers."""
-    if means.max() < _LARGEST_MEAN:
-        return np.asarray(generator.poisson(means))
-    return np.asarray(np.maximum(np.round(generator.normal(means, np.sqrt(means))), 0.0))
-
-
-def _variables(learned: MembershipLearned) -> Variables:
-    return Variables(learned.kinds_, learned.categories_, learned._ranges)
-
-
-def _found(learned: MembershipLearned) -> tuple[Parameters, Variables, int]:
-    """Return the parameters of a model, its columns, and the samples it was fitted to."""
-    parameters = Parameters(learned.theta_, learned.alpha_, learned._variances)
-    return parameters, _variables(learned), learned._n_samples

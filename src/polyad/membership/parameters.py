@@ -10,7 +10,7 @@ import numpy as np
 from polyad.membership.moment_tensors import Constants, averages
 from polyad.membership.partitions import combine
 from polyad.membership.posterior import Emissions
-from polyad.membership.refine import LEAST_COUNT, PSEUDO_COUNT
+from polyad.membership.refine import PSEUDO_COUNT
 from polyad.membership.variables import NARROWEST, Indicators
 
 if TYPE_CHECKING:
@@ -126,10 +126,7 @@ def emissions_of(parameters: Parameters, variables: Variables, n_samples: int) -
     ]
     means = [own for own, flag in zip(theta, flags, strict=True) if not flag]
     stacked = np.concatenate(means) if means else np.zeros((0, n_components))
-    is_count = np.array([kind == "count" for kind in variables.kinds if kind != "categorical"])
-    if len(stacked):
-        least = LEAST_COUNT * np.maximum(variables.ranges[~flags, 1], 1.0)[:, None]
-        stacked = np.where(is_count[:, None], np.maximum(stacked, least), stacked)
+    stacked = variables.above_least(stacked)
     probabilities = np.concatenate(named) if named else np.zeros((0, n_components))
     return Emissions(variables, probabilities, stacked, parameters.variances)
 
@@ -138,8 +135,8 @@ def parameters_of_emissions(emissions: Emissions, alpha: Matrix) -> Parameters:
     """Return the parameters of a refined model, the components by decreasing weight."""
     order = np.argsort(-alpha, kind="stable")
     variables = emissions.variables
-    sizes = variables.sizes[variables.is_categorical]
-    named = np.split(emissions.probabilities[:, order], np.cumsum(sizes)[:-1])
+    ends = np.cumsum(variables.named_sizes)
+    named = np.split(emissions.probabilities[:, order], ends[:-1])
     theta = [
         named[place] if flag else emissions.means[place : place + 1, order]
         for place, flag in zip(variables.place, variables.is_categorical, strict=True)

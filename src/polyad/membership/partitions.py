@@ -213,26 +213,30 @@ class PartitionState:
     residuals: Matrix
 
 
+def _block_solver(array: Any, update: str) -> MomentSolver:
+    """Return the solver of one block, wherever a worker is."""
+    return MomentSolver(moment_problem(DenseTensor(array), update), update)
+
+
 def _init_block(array: Any, update: str, factors: Sequence[Matrix]) -> ALSState:
     """Return the state of given factors of one block."""
-    return MomentSolver(moment_problem(DenseTensor(array), update), update).init(factors)
+    return _block_solver(array, update).init(factors)
 
 
-def _sweep_block(array: Any, update: str, factors: list[Matrix], n_sweeps: int) -> ALSState:
-    """Sweep over one block, wherever a worker is."""
-    solver = MomentSolver(moment_problem(DenseTensor(array), update), update)
-    state = ALSState(factors, np.nan)
-    for _ in range(n_sweeps):
+def _sweep_block(array: Any, update: str, factors: list[Matrix]) -> ALSState:
+    """Return the state of one block after some sweeps."""
+    solver, state = _block_solver(array, update), ALSState(factors, np.nan)
+    for _ in range(_SWEEPS):
         state = solver.step(state)
     return state
 
 
 def _start_block(array: Any, update: str, n_components: int, seeds: Sequence[int]) -> ALSState:
     """Return the best of some random starts of a block after a few sweeps."""
-    solver = MomentSolver(moment_problem(DenseTensor(array), update), update)
+    solver = _block_solver(array, update)
     starts = [solver.random(n_components, seed) for seed in seeds]
     if len(starts) > 1:
-        starts = [_sweep_block(array, update, own.factors, _SWEEPS) for own in starts]
+        starts = [_sweep_block(array, update, own.factors) for own in starts]
     return min(starts, key=lambda own: own.residual)
 
 
@@ -257,8 +261,8 @@ class BlockSolver(MomentSolver):
         )
         return self.init(first.state.factors)
 
-    def fit_quality(self, factors: Sequence[Matrix]) -> tuple[float, float, float]:
-        """Return the norms of what factors miss and of the moments, and the part below zero."""
+    def fit_quality(self, factors: Sequence[Matrix]) -> dict[str, float | None]:
+        """Return what factors miss of the moments, and the part of these below zero."""
         tensor = self.problem.tensor
         missed = residual_norm(self.problem, factors, tensor)
         if isinstance(tensor, DenseTensor):
@@ -267,13 +271,14 @@ class BlockSolver(MomentSolver):
             array = tensor.array if self.update != "wnmf" else None
             array = block_moments(self.plan.table, sets, alpha0) if array is None else array
             missed = residual_norm(self.problem, factors, DenseTensor(array))
-            return missed, float(np.linalg.norm(array)), float((array < 0).mean())
+            return _quality(missed, float(np.linalg.norm(array)), float((array < 0).mean()))
         # Of a part of the tensor, which says as much.
         table, norm = self.plan.table, math.sqrt(tensor.norm_squared())
         some = [own[:_SEEN_VARIABLES] for own in self.plan.layout.blocks[0]]
         if math.prod(int(table.variables.sizes[own].sum()) for own in some) > _SEEN_CELLS:
-            return missed, norm, math.nan
-        return missed, norm, float((block_moments(table, some, self.plan.alpha0) < 0).mean())
+            return _quality(missed, norm, math.nan)
+        below = float((block_moments(table, some, self.plan.alpha0) < 0).mean())
+        return _quality(missed, norm, below)
 
 
 class PartitionSolver(Solver[PartitionState]):
@@ -291,47 +296,54 @@ class PartitionSolver(Solver[PartitionState]):
         ]
         self.floor = 2.0 * np.finfo(float).eps * sum(float(np.sum(own**2)) for own in self.arrays)
 
-    def fit_quality(self, factors: Sequence[Matrix]) -> tuple[float, float, float]:
-        """Return the norms of what factors miss and of the moments, and the part below zero."""
+    def fit_quality(self, factors: Sequence[Matrix]) -> dict[str, float | None]:
+        """Return what factors miss of the moments, and the part of these below zero."""
         missed = [
-            float(np.linalg.norm(array - kruskal_to_dense(None, factors[3 * k : 3 * k + 3])))
-            for k, array in enumerate(self.arrays)
+            float(np.linalg.norm(array - kruskal_to_dense(None, own)))
+            for array, own in zip(self.arrays, _by_block(factors), strict=True)
         ]
         norms = [float(np.linalg.norm(array)) for array in self.arrays]
         below = sum(int((array < 0).sum()) for array in self.arrays)
-        return math.hypot(*missed), math.hypot(*norms), below / sum(a.size for a in self.arrays)
+        cells = sum(array.size for array in self.arrays)
+        return _quality(math.hypot(*missed), math.hypot(*norms), below / cells)
 
     def random(self, n_components: int, seed: int, n_starts: int) -> PartitionState:
         """Return random starts, for each block the best of some."""
         seeds = np.random.default_rng(seed).integers(2**31 - 1, size=(len(self.arrays), n_starts))
-        return self._spread(
-            delayed(_start_block)(array, self.update, n_components, own.tolist())
-            for array, own in zip(self.arrays, seeds, strict=True)
-        )
+        return self._spread(_start_block, [(n_components, own.tolist()) for own in seeds])
 
     def init(self, factors: Sequence[Matrix]) -> PartitionState:
         """Return the state of given factors, those of each block times the best number."""
-        return self._spread(
-            delayed(_init_block)(array, self.update, factors[3 * k : 3 * k + 3])
-            for k, array in enumerate(self.arrays)
-        )
+        return self._spread(_init_block, [(own,) for own in _by_block(factors)])
 
     def step(self, state: PartitionState) -> PartitionState:
         """Return the state after ten sweeps over each block."""
-        return self._spread(
-            delayed(_sweep_block)(array, self.update, state.factors[3 * k : 3 * k + 3], _SWEEPS)
-            for k, array in enumerate(self.arrays)
-        )
+        return self._spread(_sweep_block, [(own,) for own in _by_block(state.factors)])
 
-    def _spread(self, calls: Any) -> PartitionState:
-        """Make calls in threads, or as a joblib backend that was chosen has it."""
-        states = Parallel(n_jobs=current_threads(), prefer="threads")(calls)
+    def _spread(self, work: Any, arguments: Sequence[tuple[Any, ...]]) -> PartitionState:
+        """Work on all blocks in threads, or as a joblib backend that was chosen has it."""
+        states = Parallel(n_jobs=current_threads(), prefer="threads")(
+            delayed(work)(array, self.update, *own)
+            for array, own in zip(self.arrays, arguments, strict=True)
+        )
         factors = [factor for own in states for factor in own.factors]
         return PartitionState(factors, np.array([own.residual for own in states]))
 
     def objective(self, state: PartitionState) -> float:
         """Return the sum of the objectives of the blocks."""
         return 0.5 * float(state.residuals.sum())
+
+
+def _quality(missed: float, norm: float, below: float) -> dict[str, float | None]:
+    """Return the norm of what is missed as a part of that of moments, and the part below zero."""
+    part = missed / norm if norm > 0 else math.nan
+    told = {"residual": part, "negative_fraction": below}
+    return {name: value if math.isfinite(value) else None for name, value in told.items()}
+
+
+def _by_block(factors: Sequence[Matrix]) -> list[list[Matrix]]:
+    """Return the three factors of each block."""
+    return [list(factors[k : k + 3]) for k in range(0, len(factors), 3)]
 
 
 @dataclass(frozen=True)
@@ -356,24 +368,19 @@ def combine(
     n_components = factors[0].shape[1]
     sums = [np.zeros((size, n_components)) for size in variables.sizes]
     counts = np.zeros(len(sums))
-    weights, matches, reference, n_empty = np.zeros(n_components), [], None, 0
-    for k, sets in enumerate(layout.blocks):
-        found, lengths, empty = _normalized(factors[3 * k : 3 * k + 3], sets, variables)
+    weights, matches, anchors, n_empty = np.zeros(n_components), [], [], 0
+    for own_factors, sets in zip(_by_block(factors), layout.blocks, strict=True):
+        found, lengths, empty = _normalized(own_factors, sets, variables)
         n_empty += empty
-        anchor = np.concatenate([found[int(j)] for own in layout.anchors for j in own])
-        reference = anchor if reference is None else reference
-        match = match_components(reference, anchor, matching)
+        anchors.append(np.concatenate([found[int(j)] for own in layout.anchors for j in own]))
+        match = match_components(anchors[0], anchors[-1], matching)
         matches.append(match)
         weights += lengths[match.order] / len(layout.blocks)
         for j, own in found.items():
             sums[j] += own[:, match.order]
             counts[j] += 1
     theta = [own / count for own, count in zip(sums, counts, strict=True)]
-    return Combined(theta, weights, matches[1:], smallest_angle(_first(reference)), n_empty)
-
-
-def _first(reference: Matrix | None) -> Matrix:
-    return np.ones((1, 1)) if reference is None else reference
+    return Combined(theta, weights, matches[1:], smallest_angle(anchors[0]), n_empty)
 
 
 def _normalized(

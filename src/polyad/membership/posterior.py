@@ -59,8 +59,8 @@ class Emissions:
     @property
     def starts(self) -> NDArray[np.int64]:
         """Where the rows of each categorical variable begin."""
-        sizes = self.variables.sizes[self.variables.is_categorical]
-        return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        sizes = self.variables.named_sizes
+        return np.cumsum(sizes) - sizes
 
     def likelihoods(self, table: Table, block: tuple[int, int]) -> tuple[Matrix, Matrix]:
         """Return likelihoods (samples, variables, k), and what their logarithms are less by.
@@ -86,8 +86,7 @@ class Emissions:
 
     def _logs(self, values: Matrix) -> Matrix:
         """Return the logarithms of the densities of numbers."""
-        kinds = [kind for kind in self.variables.kinds if kind != "categorical"]
-        is_count = np.array([kind == "count" for kind in kinds])
+        is_count = self.variables.is_count
         logs: Matrix = np.empty((*values.shape, self.means.shape[1]))
         counted, mean = values[:, is_count, None], self.means[is_count]
         logs[:, is_count] = counted * np.log(mean) - mean - gammaln(counted + 1.0)

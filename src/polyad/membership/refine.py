@@ -43,8 +43,6 @@ _ROUNDS = 3
 PSEUDO_COUNT = 1.0
 #: Variances are no smaller than this part of that of the whole column.
 LEAST_VARIANCE = 1e-4
-#: Means of counts are no smaller than this part of the largest count.
-LEAST_COUNT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,9 @@ class RefineSolver(Solver[RefineState]):
     def __init__(self, plan: Plan, spread: Matrix) -> None:
         table, own = plan.table, plan.table.variables
         numbers = ~own.is_categorical
-        is_real = np.array([kind == "real" for kind in own.kinds])[numbers]
-        self._low = np.where(is_real, own.ranges[numbers, 0], 0.0)
-        self._span = np.where(is_real, own.span()[numbers], 1.0)
+        self._low = np.where(own.is_count, 0.0, own.ranges[numbers, 0])
+        self._span = np.where(own.is_count, 1.0, own.span()[numbers])
+        self._pseudo_counts = (PSEUDO_COUNT / np.repeat(own.named_sizes, own.named_sizes))[:, None]
         values = (table.values.astype(np.float64) - self._low) / self._span
         self.plan, self.table = plan, replace(table, values=values)
         #: Variances of the columns of numbers, in their units.
@@ -112,8 +110,8 @@ class RefineSolver(Solver[RefineState]):
     def _maximized(self, state: RefineState) -> Emissions:
         """Return the parameters of the largest bound for the parts of the entries."""
         own = self.table.variables
-        sizes = own.sizes[own.is_categorical]
-        counts = state.counts + (PSEUDO_COUNT / np.repeat(sizes, sizes))[:, None]
+        sizes = own.named_sizes
+        counts = state.counts + self._pseudo_counts
         owner = np.repeat(np.arange(len(sizes)), sizes)
         totals = np.zeros((len(sizes), counts.shape[1]))
         np.add.at(totals, owner, counts)
@@ -121,11 +119,7 @@ class RefineSolver(Solver[RefineState]):
         weights = np.maximum(state.weights, 1e-300)
         # A component that has no part in a variable keeps its mean.
         means = np.where(state.weights > 1e-12, state.sums / weights, state.means)
-        is_count = np.array([kind == "count" for kind in own.kinds if kind != "categorical"])
-        highest = own.ranges[~own.is_categorical, 1]
-        if len(means):
-            least = LEAST_COUNT * np.maximum(highest, 1.0)[:, None]
-            means = np.where(is_count[:, None], np.maximum(means, least), means)
+        means = own.above_least(means)
         # About the new means: E y² - 2 m E y + m².
         around = state.squares - (2 * means * state.sums - means**2 * state.weights).sum(axis=1)
         variances = around / np.maximum(state.weights.sum(axis=1), 1e-300)
@@ -155,10 +149,7 @@ class RefineSolver(Solver[RefineState]):
         run_blocks(expect, ((k,) for k in range(len(blocks))))
         counts, weights, sums, squares, bound = (sum(own) for own in zip(*parts, strict=True))
         if len(emissions.probabilities):
-            own = self.table.variables
-            sizes = own.sizes[own.is_categorical]
-            prior = (PSEUDO_COUNT / np.repeat(sizes, sizes))[:, None]
-            bound += float((prior * np.log(emissions.probabilities)).sum())
+            bound += float((self._pseudo_counts * np.log(emissions.probabilities)).sum())
         return RefineState(
             *(emissions.probabilities, emissions.means, emissions.variances, found, alpha, matches),
             *(counts, weights, sums, squares, float(bound)),
@@ -167,8 +158,7 @@ class RefineSolver(Solver[RefineState]):
     def _sums(self, block: tuple[int, int], shares: Matrix) -> tuple[Matrix, ...]:
         """Return what parameters follow from: sums over the samples of a block."""
         table, n_components = self.table, shares.shape[2]
-        own = table.variables
-        sizes = own.sizes[own.is_categorical]
+        sizes = table.variables.named_sizes
         codes = table.categories_at(slice(*block), np.arange(len(sizes)))
         rows = (np.maximum(codes, 0) + np.cumsum(sizes) - sizes).ravel()
         named, numbers = shares[:, : len(sizes)], shares[:, len(sizes) :]

@@ -42,6 +42,8 @@ _LARGEST = 1e100
 NARROWEST = 1e-50
 #: Whole numbers below this are exact in double precision.
 LARGEST_WHOLE = 2.0**53
+#: Means of counts are no smaller than this part of the largest count.
+LEAST_COUNT = 1e-6
 # Samples that are looked at together.
 _ROWS_AT_A_TIME = 1 << 13
 # Whole numbers over a range below this are counted value by value, without sorting.
@@ -83,6 +85,16 @@ class Variables:
         return np.array([kind == "categorical" for kind in self.kinds])
 
     @cached_property
+    def is_count(self) -> NDArray[np.bool_]:
+        """Of the variables that are numbers, whether these are counts."""
+        return np.array([kind == "count" for kind in self.kinds if kind != "categorical"])
+
+    @cached_property
+    def named_sizes(self) -> NDArray[np.int64]:
+        """The numbers of categories of the categorical variables."""
+        return self.sizes[self.is_categorical]
+
+    @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """The numbers of rows of the variables."""
         return np.array([2 if own is None else len(own) for own in self.categories])
@@ -97,6 +109,13 @@ class Variables:
         """Return the width of each range; one where it has none."""
         width = self.ranges[:, 1] - self.ranges[:, 0]
         return np.where(width > NARROWEST, width, 1.0)
+
+    def above_least(self, means: Matrix) -> Matrix:
+        """Return the means of numbers (number of them, k), those of counts above zero."""
+        if not len(means):
+            return means
+        least = LEAST_COUNT * np.maximum(self.ranges[~self.is_categorical, 1], 1.0)[:, None]
+        return np.where(self.is_count[:, None], np.maximum(means, least), means)
 
 
 @dataclass(frozen=True)
