@@ -156,7 +156,7 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
     ----------
     init : {'majority', 'moments', 'power'}, default='majority'
         Where the fit begins: with the share of votes of each class; or with the moments of three
-        groups of workers, decomposed by parallel quadratic programs (``'moments'``) or the tensor
+        groups of workers, decomposed into nonnegative factors (``'moments'``) or by the tensor
         power method (``'power'``), which needs three workers or more.
     variant : {'full', 'one-coin'}, default='full'
         A table for each worker, or only how often the worker is right, whatever the class.

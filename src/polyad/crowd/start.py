@@ -36,16 +36,18 @@ if TYPE_CHECKING:
 Decomposer = Callable[["Numbers", "Sequence[Numbers]", int], "Sequence[Numbers]"]
 
 _N_GROUPS = 3
-# Random starts and sweeps of a decomposition. It need not converge: iterations follow.
-_N_STARTS, _N_SWEEPS = 2, 300
+# Random starts and sweeps of a decomposition. It need not converge: iterations follow. Of single
+# starts, up to a half end without one of the classes.
+_N_STARTS, _N_SWEEPS = 4, 300
 # The least probability of a label in what the moments say of a worker, as the authors have it.
 _LEAST = 1e-6
 
 
-def by_pqp(third: Numbers, second: Sequence[Numbers], seed: int) -> Sequence[Numbers]:
-    """Decompose by parallel quadratic programs."""
-    options = {"n_init": _N_STARTS, "max_iter": _N_SWEEPS, "random_state": seed}
-    return decompose(third, len(third), update="pqp", **options).factors
+def by_descent(third: Numbers, second: Sequence[Numbers], seed: int) -> Sequence[Numbers]:
+    """Decompose by coordinate descent, the default of mixed memberships."""
+    return decompose(
+        third, len(third), n_init=_N_STARTS, max_iter=_N_SWEEPS, random_state=seed
+    ).factors
 
 
 def by_power(third: Numbers, second: Sequence[Numbers], seed: int) -> Sequence[Numbers]:
@@ -55,7 +57,7 @@ def by_power(third: Numbers, second: Sequence[Numbers], seed: int) -> Sequence[N
 
 
 #: The decompositions that starts are named after.
-DECOMPOSERS: dict[str, Decomposer] = {"moments": by_pqp, "power": by_power}
+DECOMPOSERS: dict[str, Decomposer] = {"moments": by_descent, "power": by_power}
 
 
 def majority_start(problem: CrowdProblem, number: int, seed: int) -> Numbers:
