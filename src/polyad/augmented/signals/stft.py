@@ -1,0 +1,189 @@
+"""Time-frequency features of signals."""
+
+from __future__ import annotations
+
+import dataclasses
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.fft
+import scipy.signal
+from array_api_compat import device, is_numpy_array
+
+from polyad.augmented.signals.steps import SignalStep, check_between, moved, read_signals
+from polyad.exceptions import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polyad.core.arrays import Array
+
+# The longest window that is chosen, and how many of its steps cover it.
+_LONGEST, _OVERLAP = 256, 8
+_PARTS = {
+    "log_parts": ("re", "im"),
+    "magnitude_phase": ("magnitude", "phase"),
+    "log_power": ("power",),
+}
+
+
+@dataclasses.dataclass
+class STFT(SignalStep):
+    """Short-time Fourier transform of each channel, as features that a CP model can share.
+
+    Signals (samples, channels, times) become (samples, parts of the channels, frequencies, frames).
+
+    Parameters
+    ----------
+    n_fft : int, default=None
+        Samples of a frame. None is the largest power of two that is at most half of a signal, and
+        at most 256.
+    hop : int, default=None
+        Samples from one frame to the next. None is an eighth of a frame.
+    features : {'log_parts', 'magnitude_phase', 'log_power'}, default='log_parts'
+        ``'log_parts'`` is log(abs(Re) + floor) of all channels, then log(abs(Im) + floor), as in
+        [1]_; ``'magnitude_phase'`` the absolute value and the angle; ``'log_power'`` the logarithm
+        of the squared absolute value, which does not change with the phase.
+    window : str or tuple, default='boxcar'
+        A window of ``scipy.signal.get_window``; that of [1]_ is rectangular.
+    normalized : bool, default=False
+        Whether to divide by the root of ``n_fft``.
+    floor : float, default=1e-3
+        What is added before logarithms (its square to powers). Parts of a signal that are smaller
+        do not count.
+    sampling_rate : float, default=1.0
+        Samples per unit of time, for the labels alone.
+
+    References
+    ----------
+    .. [1] C. Yang, C. Qian, N. Singh, C. Xiao, M. B. Westover, E. Solomonik, J. Sun, "ATD:
+       Augmenting CP Tensor Decomposition by Self Supervision", NeurIPS 2022.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad.augmented.signals import STFT
+    >>> signals = np.random.default_rng(0).standard_normal((5, 9, 128))
+    >>> STFT(n_fft=64, hop=2, normalized=True)(signals).shape
+    (5, 18, 33, 33)
+    """
+
+    n_fft: int | None = None
+    hop: int | None = None
+    features: str = "log_parts"
+    window: Any = "boxcar"
+    normalized: bool = False
+    floor: float = 1e-3
+    sampling_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse parameters that have no meaning."""
+        if self.features not in _PARTS:
+            message = f"STFT was given features={self.features!r}. Choose one of {list(_PARTS)}."
+            raise InvalidInputError(message)
+        for name in ("n_fft", "hop"):
+            value = getattr(self, name)
+            is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+            if value is not None and not (is_whole and value >= 1):
+                message = f"STFT was given {name}={value!r}. Give a number of samples, or None."
+                raise InvalidInputError(message)
+        check_between(self.floor, "floor", np.finfo(np.float32).tiny, np.inf, self)
+        check_between(self.sampling_rate, "sampling_rate", np.finfo(float).tiny, np.inf, self)
+
+    def __call__(self, signals: Any) -> Array:
+        """Return the features of signals.
+
+        Parameters
+        ----------
+        signals : array of shape (n_samples, n_channels, n_times)
+            NumPy or torch.
+
+        Returns
+        -------
+        array of shape (n_samples, n_parts * n_channels, n_frequencies, n_frames)
+            In the namespace, on the device and in the number type of the signals.
+        """
+        xp, signals = read_signals(signals, "STFT")
+        spectra = self._spectra(xp, signals)
+        n, channels, frames, frequencies = spectra.shape
+        parts = self._parts(xp, spectra)
+        shape = (n, len(parts) * channels, frequencies, frames)
+        out = xp.empty(shape, dtype=signals.dtype, device=device(signals))
+        for k, part in enumerate(parts):
+            out[:, k * channels : (k + 1) * channels, :, :] = xp.permute_dims(part, (0, 1, 3, 2))
+        return out
+
+    def labels(
+        self, channels: int | Sequence[Any], n_times: int
+    ) -> tuple[tuple[str, str, str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Return the names of the modes of the features, and the labels of their entries.
+
+        Parameters
+        ----------
+        channels : int or sequence
+            The number of channels, or their names.
+        n_times : int
+            The length of the signals.
+
+        Returns
+        -------
+        modes : tuple of str
+            ``('channel', 'frequency', 'time')``.
+        labels : tuple of arrays
+            Parts and channels, frequencies, and times of the middle of the frames.
+        """
+        n_fft, hop = self._sizes(n_times)
+        names = range(channels) if isinstance(channels, Integral) else channels
+        parts = [f"{name} {part}" for part in _PARTS[self.features] for name in names]
+        frequencies = np.arange(n_fft // 2 + 1) * self.sampling_rate / n_fft
+        starts = np.arange((n_times - n_fft) // hop + 1) * hop
+        times = (starts + n_fft / 2) / self.sampling_rate
+        return ("channel", "frequency", "time"), (np.asarray(parts), frequencies, times)
+
+    def _sizes(self, n_times: int) -> tuple[int, int]:
+        """Return the length of a frame and the step between frames, for signals of a length."""
+        n_fft = self.n_fft
+        if n_fft is None:
+            n_fft = min(_LONGEST, 2 ** max(1, (n_times // 2).bit_length() - 1))
+        if n_fft > n_times:
+            message = (
+                f"Signals of {n_times} samples are shorter than a frame, n_fft={n_fft}. Give "
+                "longer signals or a smaller n_fft."
+            )
+            raise InvalidInputError(message)
+        return int(n_fft), int(max(1, n_fft // _OVERLAP) if self.hop is None else self.hop)
+
+    def _spectra(self, xp: Any, signals: Array) -> Array:
+        """Return the spectrum of each frame: (samples, channels, frames, frequencies)."""
+        n_fft, hop = self._sizes(int(signals.shape[-1]))
+        if is_numpy_array(signals):
+            frames = np.lib.stride_tricks.sliding_window_view(signals, n_fft, axis=-1)[:, :, ::hop]
+        else:
+            n_frames = (int(signals.shape[-1]) - n_fft) // hop + 1
+            index = np.arange(n_frames)[:, None] * hop + np.arange(n_fft)
+            flat = xp.asarray(index.reshape(-1), device=device(signals))
+            shape = (*signals.shape[:2], n_frames, n_fft)
+            frames = xp.reshape(xp.take(signals, flat, axis=2), shape)
+        weights = self._weights(n_fft)
+        if weights is not None:
+            frames = frames * moved(weights, signals)
+        # SciPy's transform keeps single precision and is several times as fast as NumPy's.
+        return scipy.fft.rfft(frames) if is_numpy_array(signals) else xp.fft.rfft(frames)
+
+    def _weights(self, n_fft: int) -> np.ndarray | None:
+        """Return the window with its scale, None if it is one."""
+        scale = n_fft**-0.5 if self.normalized else 1.0
+        if self.window == "boxcar":
+            return None if scale == 1.0 else np.full(n_fft, scale)
+        return scale * scipy.signal.get_window(self.window, n_fft)
+
+    def _parts(self, xp: Any, spectra: Array) -> list[Array]:
+        """Return the features that spectra become."""
+        if self.features == "magnitude_phase":
+            return [xp.abs(spectra), xp.atan2(xp.imag(spectra), xp.real(spectra))]
+        if self.features == "log_power":
+            power = xp.real(spectra) ** 2 + xp.imag(spectra) ** 2
+            return [xp.log(power + self.floor**2)]
+        parts = (xp.real(spectra), xp.imag(spectra))
+        return [xp.log(xp.abs(part) + self.floor) for part in parts]

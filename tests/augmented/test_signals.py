@@ -1,0 +1,267 @@
+"""Features and augmentations of signals, against slow twins that take one channel at a time."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from scipy.signal import butter, lfilter
+from scipy.spatial.transform import Rotation as ScipyRotation
+from sklearn.base import clone
+
+from polyad.augmented.signals import (
+    STFT,
+    BandPass,
+    ChannelDropout,
+    Compose,
+    Jitter,
+    OneOf,
+    Rotation,
+    Scaling,
+    TimeShift,
+)
+from polyad.augmented.signals.steps import restored_step, stored_step
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.fitting.identity import identify
+
+BANDS = ((1e-6, 20.0), (5.0, 24.5))
+PUBLISHED = OneOf((Jitter(0.002), BandPass(50.0, BANDS), Rotation(together=False)))
+AUGMENTATIONS = [
+    Jitter(0.2),
+    Jitter(0.2, "low", 1.0),
+    BandPass(50.0, BANDS),
+    Rotation(),
+    Rotation(together=False),
+    TimeShift(0.3),
+    Scaling(0.3),
+    Scaling(0.3, per_channel=True),
+    ChannelDropout(0.4),
+    PUBLISHED,
+    Compose((Scaling(0.1), Jitter(0.1))),
+]
+
+
+def made(n=7, channels=6, n_times=128, dtype=np.float64):
+    return np.random.default_rng(3).standard_normal((n, channels, n_times)).astype(dtype)
+
+
+def name_of(step):
+    return type(step).__name__
+
+
+@pytest.mark.parametrize("augment", AUGMENTATIONS, ids=name_of)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_augmentations_change_torch_tensors_by_the_same_numbers(augment, dtype):
+    signals = made(dtype=dtype)
+    before = signals.copy()
+    found = augment(signals, np.random.default_rng(5))
+    np.testing.assert_array_equal(signals, before)
+    assert found.dtype == dtype
+    assert found.shape == signals.shape
+    assert not np.array_equal(found, signals)
+    again = augment(signals, np.random.default_rng(5))
+    np.testing.assert_array_equal(found, again)
+    other = augment(torch.from_numpy(signals), np.random.default_rng(5))
+    assert isinstance(other, torch.Tensor)
+    np.testing.assert_allclose(other.numpy(), found, rtol=0, atol=1e-5)
+
+
+def slow_jitter(signals, rng, degree, modes, probability):
+    """Add noise to one channel after another, as the published program does."""
+    n, channels, n_times = signals.shape
+    drawn = [modes[k] for k in rng.integers(len(modes), size=n * channels)]
+    is_changed = rng.random(n * channels) < probability
+    out = signals.copy().reshape(-1, n_times)
+    ranges = np.ptp(signals.reshape(-1, n_times), axis=1) + 1e-4
+    fast = [k for k, mode in enumerate(drawn) if is_changed[k] and mode in ("high", "both")]
+    slow = [k for k, mode in enumerate(drawn) if is_changed[k] and mode in ("low", "both")]
+    noise = 2 * rng.random((len(fast), n_times), dtype=np.float32) - 1
+    for row, k in zip(noise, fast, strict=True):
+        out[k] += degree * ranges[k] * row
+    lengths = rng.integers(n_times // 20, n_times // 2, size=len(slow))
+    knots = 2 * rng.random((len(slow), n_times // 2), dtype=np.float32) - 1
+    for length, row, k in zip(lengths, knots, slow, strict=True):
+        places = np.linspace(0, 1, n_times), np.linspace(0, 1, length)
+        out[k] += degree * ranges[k] * np.interp(*places, row[:length])
+    return out.reshape(signals.shape)
+
+
+@pytest.mark.parametrize("modes", [("high", "low", "both", "none"), ("low",), ("none",)])
+def test_jitter_is_that_of_one_channel_after_another(modes):
+    signals = made()
+    found = Jitter(0.05, modes, 0.7)(signals, np.random.default_rng(2))
+    twin = slow_jitter(signals, np.random.default_rng(2), 0.05, modes, 0.7)
+    np.testing.assert_allclose(found, twin, atol=2e-6)
+
+
+def test_jitter_of_short_signals_and_of_none():
+    assert np.isfinite(Jitter(0.1, "low", 1.0)(made(n_times=3), np.random.default_rng(0))).all()
+    signals = made()
+    np.testing.assert_array_equal(Jitter(probability=0)(signals, np.random.default_rng(0)), signals)
+
+
+@pytest.mark.parametrize("n_times", [128, 700])
+def test_band_pass_is_the_filter_of_one_of_the_bands(n_times):
+    signals = made(n_times=n_times)
+    found = BandPass(50.0, BANDS)(signals, np.random.default_rng(2))
+    drawn = np.random.default_rng(2).integers(2, size=signals.shape[:2])
+    for place in np.ndindex(signals.shape[:2]):
+        low, high = BANDS[drawn[place]]
+        coefficients = butter(1, [low / 25, high / 25], btype="band")
+        np.testing.assert_allclose(found[place], lfilter(*coefficients, signals[place]), atol=1e-9)
+
+
+def test_rotation_turns_triples_by_the_same_matrix():
+    signals = made()
+    found = Rotation(0.5)(signals, np.random.default_rng(2))
+    rng = np.random.default_rng(2)
+    axes, angles = rng.uniform(-1, 1, (7, 1, 3)), rng.uniform(-0.5, 0.5, (7, 1))
+    for n in range(7):
+        axis = axes[n, 0] / np.linalg.norm(axes[n, 0])
+        matrix = ScipyRotation.from_rotvec(angles[n, 0] * axis).as_matrix()
+        for start in (0, 3):
+            expected = matrix @ signals[n, start : start + 3]
+            np.testing.assert_allclose(found[n, start : start + 3], expected, atol=1e-12)
+
+
+def test_rotation_of_chosen_channels_leaves_the_others():
+    signals = made(channels=5)
+    found = Rotation(triples=((4, 0, 2),))(signals, np.random.default_rng(2))
+    np.testing.assert_array_equal(found[:, [1, 3]], signals[:, [1, 3]])
+    lengths = [np.linalg.norm(part[:, [0, 2, 4]], axis=1) for part in (found, signals)]
+    np.testing.assert_allclose(*lengths)
+
+
+def test_shifts_scales_and_dropouts():
+    signals = made(n=200)
+    shifted = TimeShift(0.3)(signals, np.random.default_rng(2))
+    shifts = np.random.default_rng(2).integers(-38, 39, size=200)
+    for row, shift, found in zip(signals, shifts, shifted, strict=True):
+        np.testing.assert_array_equal(found, np.roll(row, shift, axis=-1))
+    ratio = Scaling(0.2)(signals, np.random.default_rng(2)) / signals
+    np.testing.assert_allclose(ratio, np.broadcast_to(ratio[:, :1, :1], ratio.shape))
+    assert 0.15 < np.log(ratio[:, 0, 0]).std() < 0.25
+    silent = ~ChannelDropout(0.9)(signals, np.random.default_rng(2)).any(axis=2)
+    assert not silent.all(axis=1).any()
+    assert 0.65 < silent.mean() < 0.85  # 0.9 * 5/6
+
+
+def test_one_of_draws_one_step_for_each_sample():
+    def times(factor):
+        return lambda signals, _: factor * signals
+
+    signals = made(n=300)
+    ratio = OneOf((times(2), times(3), times(5)))(signals, np.random.default_rng(0)) / signals
+    values, counts = np.unique(np.round(ratio[:, 0, 0]), return_counts=True)
+    assert list(values) == [2, 3, 5]
+    assert counts.min() > 60
+    assert np.ptp(ratio.reshape(300, -1), axis=1).max() < 1e-9
+    both = Compose((times(2), times(3)))(signals, np.random.default_rng(0))
+    np.testing.assert_allclose(both, 6 * signals)
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize(("n_fft", "hop"), [(64, 2), (30, 7)])
+def test_log_parts_are_those_of_torch_one_channel_at_a_time(n_fft, hop, normalized):
+    signals = made(n=3)
+    found = STFT(n_fft, hop, normalized=normalized)(signals)
+    for n, c in np.ndindex(signals.shape[:2]):
+        spectrum = torch.stft(
+            torch.from_numpy(signals[n, c]),
+            n_fft,
+            hop,
+            window=torch.ones(n_fft, dtype=torch.float64),
+            center=False,
+            normalized=normalized,
+            return_complex=True,
+        )
+        for k, part in enumerate((spectrum.real, spectrum.imag)):
+            twin = np.log(np.abs(part.numpy()) + 1e-3)
+            np.testing.assert_allclose(found[n, 6 * k + c], twin, atol=1e-9)
+
+
+@pytest.mark.parametrize("features", ["log_parts", "magnitude_phase", "log_power"])
+@pytest.mark.parametrize("window", ["boxcar", "hann"])
+def test_features_of_torch_are_those_of_numpy(features, window):
+    signals = made()
+    transform = STFT(16, 4, features, window=window)
+    found = transform(signals)
+    np.testing.assert_allclose(transform(torch.from_numpy(signals)).numpy(), found, atol=1e-9)
+    assert transform(signals.astype(np.float32)).dtype == np.float32
+    modes, labels = transform.labels(6, 128)
+    assert modes == ("channel", "frequency", "time")
+    assert tuple(len(own) for own in labels) == found.shape[1:]
+
+
+def test_power_and_magnitude_are_of_the_same_spectrum():
+    signals = made()
+    magnitude, phase = np.split(STFT(16, 4, "magnitude_phase")(signals), 2, axis=1)
+    parts = STFT(16, 4)(signals)
+    np.testing.assert_allclose(np.log(np.abs(magnitude * np.cos(phase)) + 1e-3), parts[:, :6])
+    power = STFT(16, 4, "log_power")(signals)
+    np.testing.assert_allclose(power, np.log(magnitude**2 + 1e-6), atol=1e-9)
+
+
+def test_a_tone_is_found_at_its_frequency():
+    times = np.arange(256) / 128.0
+    transform = STFT(features="log_power", sampling_rate=128.0)
+    found = transform(np.sin(2 * np.pi * 20 * times)[None, None])
+    _, (channels, frequencies, frames) = transform.labels(["Oz"], 256)
+    assert list(channels) == ["Oz power"]
+    assert frequencies[np.argmax(found[0, 0, :, 0])] == 20.0
+    assert frames[0] == 0.5  # the middle of a frame of a second
+
+
+def test_silent_channels_and_counts_are_fine():
+    transform = STFT(8, 4)
+    assert np.isfinite(transform(np.zeros((2, 1, 16)))).all()
+    assert transform(np.ones((2, 1, 16), dtype=np.int16)).dtype == np.float64
+
+
+@pytest.mark.parametrize("step", [*AUGMENTATIONS, STFT(16, features="log_power")], ids=name_of)
+def test_steps_are_cloned_stored_and_identified(step):
+    for twin in (clone(step), copy.deepcopy(step), restored_step(stored_step(step))):
+        assert twin is not step
+        assert identify(twin, "step") == identify(step, "step")
+    assert stored_step(restored_step(stored_step(step))) == stored_step(step)
+
+
+def test_a_function_of_ones_own_is_stored_by_its_name():
+    stored = stored_step(OneOf((Scaling(), lambda signals, _: signals)))
+    assert stored["parameters"]["steps"][1]["callable"].endswith("<lambda>")
+    with pytest.raises(InvalidInputError, match=r"<lambda>.*set_params"):
+        restored_step(stored).steps[1](made(), None)
+    with pytest.raises(InvalidInputError, match="does not know"):
+        restored_step({"step": "os.system", "parameters": {}})
+
+
+def test_parameters_are_set_and_checked():
+    step = Jitter().set_params(degree=0.3)
+    assert step.get_params()["degree"] == 0.3
+    with pytest.raises(InvalidInputError, match="no parameter 'size'"):
+        step.set_params(size=3)
+    with pytest.raises(InvalidInputError, match="degree"):
+        step.set_params(degree=-1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Jitter(modes=("fast",)),
+        lambda: Jitter(probability=2),
+        lambda: BandPass(50.0, ((5.0, 30.0),)),
+        lambda: BandPass(50.0, ((0.0, 10.0),)),
+        lambda: Rotation(triples=((0, 1, 1),))(made(), np.random.default_rng()),
+        lambda: Rotation(triples=((0, 1, 9),))(made(), np.random.default_rng()),
+        lambda: Rotation()(made(channels=4), np.random.default_rng()),
+        lambda: OneOf(()),
+        lambda: STFT(0),
+        lambda: STFT(features="power"),
+        lambda: STFT(256)(made()),
+        lambda: STFT()(made()[0]),
+        lambda: STFT()(made().astype(complex)),
+    ],
+)
+def test_what_has_no_meaning_is_refused(wrong):
+    with pytest.raises((InvalidInputError, InvalidTypeError)):
+        wrong()
