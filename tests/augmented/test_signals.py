@@ -66,13 +66,16 @@ def test_augmentations_change_torch_tensors_by_the_same_numbers(augment, dtype):
     np.testing.assert_allclose(other.numpy(), found, rtol=0, atol=1e-5)
 
 
-def slow_jitter(signals, rng, degree, modes, probability):
+def slow_jitter(signals, rng, degree, modes, probability, relative_to="window"):
     """Add noise to one channel after another, as the published program does."""
     n, channels, n_times = signals.shape
     drawn = [modes[k] for k in rng.integers(len(modes), size=n * channels)]
     is_changed = rng.random(n * channels) < probability
     out = signals.copy().reshape(-1, n_times)
-    ranges = np.ptp(signals.reshape(-1, n_times), axis=1) + 1e-4
+    ranges = np.ptp(signals, axis=2) + 1e-4
+    if relative_to == "batch":
+        ranges = np.tile(ranges.mean(axis=0), (n, 1))
+    ranges = ranges.reshape(-1)
     fast = [k for k, mode in enumerate(drawn) if is_changed[k] and mode in ("high", "both")]
     slow = [k for k, mode in enumerate(drawn) if is_changed[k] and mode in ("low", "both")]
     noise = 2 * rng.random((len(fast), n_times), dtype=np.float32) - 1
@@ -86,11 +89,13 @@ def slow_jitter(signals, rng, degree, modes, probability):
     return out.reshape(signals.shape)
 
 
+@pytest.mark.parametrize("relative_to", ["window", "batch"])
 @pytest.mark.parametrize("modes", [("high", "low", "both", "none"), ("low",), ("none",)])
-def test_jitter_is_that_of_one_channel_after_another(modes):
+def test_jitter_is_that_of_one_channel_after_another(modes, relative_to):
     signals = made()
-    found = Jitter(0.05, modes, 0.7)(signals, np.random.default_rng(2))
-    twin = slow_jitter(signals, np.random.default_rng(2), 0.05, modes, 0.7)
+    signals[3] *= 0.01
+    found = Jitter(0.05, modes, 0.7, relative_to)(signals, np.random.default_rng(2))
+    twin = slow_jitter(signals, np.random.default_rng(2), 0.05, modes, 0.7, relative_to)
     np.testing.assert_allclose(found, twin, atol=2e-6)
 
 
@@ -249,6 +254,7 @@ def test_parameters_are_set_and_checked():
     [
         lambda: Jitter(modes=("fast",)),
         lambda: Jitter(probability=2),
+        lambda: Jitter(relative_to="range"),
         lambda: BandPass(50.0, ((5.0, 30.0),)),
         lambda: BandPass(50.0, ((0.0, 10.0),)),
         lambda: Rotation(triples=((0, 1, 1),))(made(), np.random.default_rng()),

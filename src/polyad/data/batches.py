@@ -1,13 +1,14 @@
 """Samples that are read a batch at a time: from memory, from disk, from a stream.
 
 A :class:`SampleSource` gives the batches of a sweep over the samples, each validated like any other
-input. Data on disk is read in contiguous blocks, of which one is in memory at a time. Batches of a
-stream are taken as they come.
+input. Data on disk is read in contiguous blocks, of which two are in memory at a time: one is used
+while a thread reads the next. Batches of a stream are taken as they come.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from scipy.sparse import coo_array
 
 from polyad.core.arrays import Array, to_numpy
 from polyad.core.threads import even_edges
-from polyad.data.readers import TensorInput, sample_access
+from polyad.data.labels import LabelledTensor
+from polyad.data.readers import TensorInput, is_of_mne, sample_access
+from polyad.data.recordings import Recordings
 from polyad.data.validation import as_tensor_input
 from polyad.exceptions import InvalidInputError, InvalidTypeError, PolyadError
 from polyad.tensor.sparse import SparseTensor
@@ -104,6 +107,7 @@ def open_source(
         )
         raise InvalidInputError(message)
     if access == "blocks":
+        X = Recordings(X) if is_of_mne(X) else X
         return BlockSource(X, batch_size, allow_nan=allow_nan, is_new=is_new)
     return StreamSource(X, allow_nan=allow_nan, reads_once=access == "once", is_new=is_new)
 
@@ -178,10 +182,11 @@ class _SparseRows:
 
 
 class BlockSource(SampleSource):
-    """An array on disk that is read by slices along its first axis: memory map, zarr, h5py.
+    """An array on disk that is read by slices along its first axis: memory map, zarr, recordings.
 
-    Never more than one block is read at a time. Where the array is stored in chunks, blocks are
-    whole chunks, and a chunk of more samples than a batch is read once and cut into batches.
+    A thread reads the next block while one is used, and never more than that. Where the array is
+    stored in chunks, blocks are whole chunks, and a chunk of more samples than a batch is read once
+    and cut into batches.
     """
 
     def __init__(
@@ -207,16 +212,29 @@ class BlockSource(SampleSource):
         """Give all samples once: blocks in any order, samples shuffled inside a block."""
         n_blocks = len(self._bounds) - 1
         order = np.arange(n_blocks) if generator is None else generator.permutation(n_blocks)
-        for k in order:
-            block = MemorySource(self._read(int(k)), self._batch_size)
+        for k, given in zip(order, self._read_ahead(order), strict=True):
+            block = MemorySource(given, self._batch_size)
             inner = generator if block.n_batches > 1 else None
             for batch in block.sweep(inner):
                 yield replace(batch, positions=batch.positions + int(self._bounds[k]))
 
+    def _read_ahead(self, order: NDArray[np.int64]) -> Iterator[TensorInput]:
+        """Give blocks in an order; while one is used, the next is read."""
+        with ThreadPoolExecutor(1) as reader:
+            ahead = reader.submit(self._read, int(order[0]))
+            for k in order[1:]:
+                given = ahead.result()
+                ahead = reader.submit(self._read, int(k))
+                yield given
+                del given  # so that the consumer alone holds it
+            yield ahead.result()
+
     def _read(self, k: int) -> TensorInput:
         start, stop = int(self._bounds[k]), int(self._bounds[k + 1])
         try:
-            given = as_tensor_input(np.asarray(self._array[start:stop]), **self._accepted)
+            read = self._array[start:stop]
+            read = read if isinstance(read, LabelledTensor) else np.asarray(read)
+            given = as_tensor_input(read, **self._accepted)
         except PolyadError as error:
             where = f"block {k}, samples {start} to {stop - 1}"
             raise _named(error, where) from error

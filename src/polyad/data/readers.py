@@ -102,14 +102,15 @@ def sample_access(X: Any) -> Access:
     """Say how the samples of ``X`` can be read: 'whole', 'blocks', 'batches' or 'once'.
 
     Blocks are for arrays on disk, which are read by slices of the first axis: a NumPy memory map,
-    zarr, h5py, or what else has ``shape``, ``dtype``, ``ndim`` and slicing and is no array itself.
+    zarr, h5py, recordings of mne, or what else has ``shape``, ``dtype``, ``ndim`` and slicing and
+    is no array itself.
     Batches are for what gives batches of samples as often as asked: a callable that returns an
     iterable, a list or tuple of arrays of order 2 or more, or an object that can be iterated over.
     An iterator, such as a generator, is read once.
     """
     package = type(X).__module__.partition(".")[0]
     known = scipy.sparse.issparse(X) or package in _FOREIGN or isinstance(X, LabelledTensor)
-    if isinstance(X, np.memmap):
+    if isinstance(X, np.memmap) or is_of_mne(X):
         return "blocks"
     if known or is_array_api_obj(X) or isinstance(X, (str, bytes, Mapping, Set)):
         return "whole"
@@ -123,6 +124,11 @@ def sample_access(X: Any) -> Access:
         is_list = isinstance(X, (list, tuple)) and len(X) > 0
         return "batches" if is_list and all(_is_batch(item) for item in X) else "whole"
     return "batches" if callable(X) or hasattr(X, "__iter__") else "whole"
+
+
+def is_of_mne(X: Any) -> bool:
+    """Say whether X is a recording of mne: Epochs or Raw."""
+    return type(X).__module__.partition(".")[0] == "mne" and hasattr(X, "ch_names")
 
 
 def _is_batch(item: Any) -> bool:

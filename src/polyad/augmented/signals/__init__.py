@@ -17,6 +17,7 @@ from polyad.augmented.signals.augmentations import (
     TimeShift,
 )
 from polyad.augmented.signals.stft import STFT
+from polyad.data.recordings import Recordings
 
 __all__ = [
     "STFT",
@@ -25,6 +26,7 @@ __all__ = [
     "Compose",
     "Jitter",
     "OneOf",
+    "Recordings",
     "Rotation",
     "Scaling",
     "TimeShift",

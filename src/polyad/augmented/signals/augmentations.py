@@ -46,16 +46,20 @@ class Jitter(SignalStep):
     Parameters
     ----------
     degree : float, default=0.05
-        The largest noise, as a part of the range (largest minus smallest value) of the channel.
+        The largest noise, as a part of the range (largest minus smallest value) of a channel.
     modes : tuple of {'high', 'low', 'both', 'none'}, default=('high', 'low', 'both', 'none')
         One of them is drawn for each channel.
     probability : float, default=0.5
         That of a channel to be changed at all.
+    relative_to : {'window', 'batch'}, default='window'
+        The range is that of the channel in the sample itself, as published, or its mean over the
+        batch: the noise of a sensor, which is the same whether there is a signal or not.
     """
 
     degree: float = 0.05
     modes: Any = _MODES
     probability: float = 0.5
+    relative_to: str = "window"
 
     def __post_init__(self) -> None:
         """Refuse parameters that have no meaning."""
@@ -64,6 +68,9 @@ class Jitter(SignalStep):
         names = (self.modes,) if isinstance(self.modes, str) else tuple(self.modes)
         if not names or not set(names) <= set(_MODES):
             message = f"Jitter was given modes={self.modes!r}. Choose among {_MODES}."
+            raise InvalidInputError(message)
+        if self.relative_to not in ("window", "batch"):
+            message = f"Jitter was given relative_to={self.relative_to!r}: 'window' or 'batch'."
             raise InvalidInputError(message)
 
     def __call__(self, signals: Any, rng: np.random.Generator) -> Array:
@@ -75,14 +82,15 @@ class Jitter(SignalStep):
         drawn[rng.random(n * channels) >= self.probability] = -1
         fast = np.flatnonzero(_is_one_of(drawn, names, ("high", "both")))
         slow = np.flatnonzero(_is_one_of(drawn, names, ("low", "both")))
-        rows = xp.reshape(signals, (n * channels, n_times))
+        widths = xp.max(signals, axis=2) - xp.min(signals, axis=2) + _FLAT
+        if self.relative_to == "batch":
+            widths = xp.zeros_like(widths) + xp.mean(widths, axis=0, keepdims=True)
+        sizes = self.degree * xp.reshape(widths, (n * channels,))
         out = xp.reshape(copied(signals), (n * channels, n_times))
         for chosen, noise in ((fast, _fast_noise), (slow, _slow_noise)):
             index = moved_index(chosen, signals)
-            own = xp.take(rows, index, axis=0)
-            width = xp.max(own, axis=1) - xp.min(own, axis=1) + _FLAT if len(chosen) else own[:, 0]
             added = moved(noise(rng, len(chosen), int(n_times)), signals)
-            out[index, :] += self.degree * width[:, None] * added
+            out[index, :] += xp.take(sizes, index, axis=0)[:, None] * added
         return xp.reshape(out, (n, channels, n_times))
 
 

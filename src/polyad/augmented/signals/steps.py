@@ -158,7 +158,7 @@ def _kinds() -> dict[str, type[SignalStep]]:
     from polyad.augmented import signals
 
     kinds = (getattr(signals, name) for name in signals.__all__)
-    return {kind.__name__: kind for kind in kinds}
+    return {kind.__name__: kind for kind in kinds if issubclass(kind, SignalStep)}
 
 
 def _stored_value(value: Any) -> Any:

@@ -88,8 +88,10 @@ class STFT(SignalStep):
             if value is not None and not (is_whole and value >= 1):
                 message = f"STFT was given {name}={value!r}. Give a number of samples, or None."
                 raise InvalidInputError(message)
-        check_between(self.floor, "floor", np.finfo(np.float32).tiny, np.inf, self)
-        check_between(self.sampling_rate, "sampling_rate", np.finfo(float).tiny, np.inf, self)
+        check_between(self.floor, "floor", float(np.finfo(np.float32).tiny), np.inf, self)
+        check_between(
+            self.sampling_rate, "sampling_rate", float(np.finfo(float).tiny), np.inf, self
+        )
 
     def __call__(self, signals: Any) -> Array:
         """Return the features of signals.
@@ -134,7 +136,7 @@ class STFT(SignalStep):
             Parts and channels, frequencies, and times of the middle of the frames.
         """
         n_fft, hop = self._sizes(n_times)
-        names = range(channels) if isinstance(channels, Integral) else channels
+        names = range(channels) if isinstance(channels, int) else channels
         parts = [f"{name} {part}" for part in _PARTS[self.features] for name in names]
         frequencies = np.arange(n_fft // 2 + 1) * self.sampling_rate / n_fft
         starts = np.arange((n_times - n_fft) // hop + 1) * hop
