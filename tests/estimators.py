@@ -11,6 +11,7 @@ from scipy.sparse import coo_array, issparse
 
 import polyad
 from polyad import LabelledTensor
+from polyad.augmented.signals import Scaling
 from polyad.estimators.kruskal import KruskalResult
 
 QUICK = {"n_components": 2, "max_iter": 3, "tol": 0.0, "random_state": 0}
@@ -188,6 +189,16 @@ CASES = {
     "SimilarityCP": Case(polyad.SimilarityCP, "counts"),
     "StochasticCP": Case(polyad.StochasticCP, "real", {"batch_size": 3}),
     "StochasticCP graph": Case(polyad.StochasticCP, "real", {"batch_size": 3, "graph": "complete"}),
+    "AugmentedCP": Case(polyad.AugmentedCP, "real", {"batch_size": 3}),
+    "AugmentedCP twins": Case(
+        polyad.AugmentedCP, "real", {"batch_size": 3, "augment": Scaling(0.5)}, large=(24, 16, 12)
+    ),
+    "AugmentedCP at once": Case(
+        polyad.AugmentedCP,
+        "real",
+        {"batch_size": None, "augment": Scaling(0.5)},
+        large=(24, 16, 12),
+    ),
     "SupervisedCP": Case(polyad.SupervisedCP, "counts"),
     "WassersteinCP": Case(polyad.WassersteinCP, "few counts", large=(24, 16, 12)),
     "WassersteinCP samples": Case(

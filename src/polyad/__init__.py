@@ -4,6 +4,7 @@ Estimators, by the data they are for: ``CP`` (even noise), ``NonnegativeCP`` (pa
 ``PoissonCP`` (counts), ``GeneralizedCP`` (yes and no, outliers, sizes, losses of your own),
 ``StochasticCP`` (larger than memory), ``SupervisedCP`` (samples with classes), ``SimilarityCP``
 (entries known to be similar), ``WassersteinCP`` (counts of entries that resemble each other),
+``AugmentedCP`` (signals, few of which have labels),
 ``QMF`` and ``QMFQ`` (matrices whose features are on any scale), ``MixedMembership`` (tables of
 categories and numbers whose rows are mixtures of types), ``DawidSkene`` and ``MajorityVote``
 (labels of a crowd).
@@ -21,6 +22,7 @@ from polyad._version import __version__
 
 if TYPE_CHECKING:
     from polyad import (
+        augmented,
         cp,
         crowd,
         data,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         transport,
         wasserstein,
     )
+    from polyad.augmented import AugmentedCP
     from polyad.cp import (
         CP,
         GeneralizedCP,
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from polyad.wasserstein import WassersteinCP
 
 _HOMES = {
+    "AugmentedCP": "polyad.augmented",
     "CP": "polyad.cp",
     "Checkpoint": "polyad.fitting",
     "DawidSkene": "polyad.crowd",
@@ -84,14 +88,25 @@ _HOMES = {
     "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
-    *("cp", "crowd", "data", "datasets", "exceptions", "fitting", "io", "losses", "membership"),
-    *("metrics", "quantile", "report", "selection", "soft", "tensor", "transport", "wasserstein"),
+    *("augmented", "cp", "crowd", "data", "datasets", "exceptions", "fitting", "io", "losses"),
+    *(
+        "membership",
+        "metrics",
+        "quantile",
+        "report",
+        "selection",
+        "soft",
+        "tensor",
+        "transport",
+        "wasserstein",
+    ),
 )
 
 __all__ = [
     "CP",
     "QMF",
     "QMFQ",
+    "AugmentedCP",
     "Checkpoint",
     "DawidSkene",
     "GeneralizedCP",
@@ -109,6 +124,7 @@ __all__ = [
     "SupervisedCP",
     "WassersteinCP",
     "__version__",
+    "augmented",
     "cp",
     "crowd",
     "data",

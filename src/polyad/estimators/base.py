@@ -123,6 +123,16 @@ class PolyadEstimator(BaseEstimator):
         """The shape of the data of the fit."""
         raise NotImplementedError
 
+    # The names and labels of samples as they are given, if they are not those of the factors.
+
+    @property
+    def _known_modes(self) -> tuple[str, ...] | None:
+        return self.modes_
+
+    @property
+    def _known_labels(self) -> list[np.ndarray | None]:
+        return self.labels_
+
     def _validate_params(self) -> None:
         """Check the parameters as scikit-learn does, which takes True for 1, and refuse that."""
         for name, rules in self._parameter_constraints.items():
@@ -240,7 +250,7 @@ class PolyadEstimator(BaseEstimator):
         """Bring the modes of labelled samples into the order and size of the model's."""
         given = self._in_the_order_of_the_model(given)
         names = given.modes or tuple(f"mode {mode}" for mode in range(len(given.shape)))
-        pairs = list(zip(self.labels_, given.labels, strict=True))
+        pairs = list(zip(self._known_labels, given.labels, strict=True))
         for mode, (mine, theirs) in enumerate(pairs):
             if mode == 0 or mine is None or theirs is None or np.array_equal(mine, theirs):
                 continue
@@ -255,18 +265,19 @@ class PolyadEstimator(BaseEstimator):
 
     def _in_the_order_of_the_model(self, given: TensorInput) -> TensorInput:
         """Bring named modes into the order of the fit."""
-        if self.modes_ is None or given.modes is None or given.modes == self.modes_:
+        known = self._known_modes
+        if known is None or given.modes is None or given.modes == known:
             return given
-        if sorted(given.modes) != sorted(self.modes_):
+        if sorted(given.modes) != sorted(known):
             message = (
                 f"X has the modes {given.modes}, but {type(self).__name__} was fitted to the modes "
-                f"{self.modes_}: give the same names."
+                f"{known}: give the same names."
             )
             raise InvalidInputError(message)
-        return given.transposed([given.modes.index(name) for name in self.modes_])
+        return given.transposed([given.modes.index(name) for name in known])
 
     def _unknown_labels(self, strangers: np.ndarray, mode: int, name: str) -> InvalidInputError:
-        known = self.labels_[mode]
+        known = self._known_labels[mode]
         types = ""
         if known is not None and known.dtype.kind != strangers.dtype.kind:
             types = f", of type {strangers.dtype} where the model has {known.dtype}"
@@ -394,7 +405,7 @@ class PolyadEstimator(BaseEstimator):
 
     def _check_restored(self) -> None:
         """Refuse a model file whose attributes do not fit together in a way that no rule says."""
-        names, own = getattr(self, "feature_names_in_", None), self.labels_[1]
+        names, own = getattr(self, "feature_names_in_", None), self._known_labels[1]
         if names is not None and own is not None and not np.array_equal(names, own):
             message = "feature_names_in_ and labels_ are not the same"
             raise ModelFileError(message)

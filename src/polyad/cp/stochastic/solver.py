@@ -126,6 +126,15 @@ class Settings:
     fixed_modes: frozenset[int] = frozenset()
 
 
+def averaging_rate(number: int, given: float | None, n_batches: int | None) -> float:
+    """Return the learning rate of a step, counted from one: a given one, or that of the batches."""
+    if given is not None:
+        # One minus its power, also for rates that one minus them does not show.
+        return 1.0 if given == 1.0 else given / -math.expm1(number * math.log1p(-given))
+    least = 0.0 if n_batches is None else min(1.0, 2.0 / n_batches)
+    return max(1.0 / math.sqrt(number), least)
+
+
 class Averaged(LeastSquares):
     """Move a part of the way, the ``rate``, to the least-squares factor."""
 
@@ -239,13 +248,7 @@ class StochasticSolver(FactorSolver[SweepState]):
 
     def rate(self, number: int) -> float:
         """Return the learning rate of a step, counted from one."""
-        given = self.settings.rate
-        if given is not None:
-            # One minus its power, also for rates that one minus them does not show.
-            return 1.0 if given == 1.0 else given / -math.expm1(number * math.log1p(-given))
-        n_batches = self.settings.n_batches
-        least = 0.0 if n_batches is None else min(1.0, 2.0 / n_batches)
-        return max(1.0 / math.sqrt(number), least)
+        return averaging_rate(number, self.settings.rate, self.settings.n_batches)
 
     def objective(self, state: SweepState) -> float:
         """Return the mean objective, per sample, in the unit of the data."""

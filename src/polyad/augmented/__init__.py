@@ -1,0 +1,5 @@
+"""Self-supervised CP features of signals: ATD, and what is made of recordings before it."""
+
+from polyad.augmented.estimator import AugmentedCP
+
+__all__ = ["AugmentedCP"]
