@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Self
 from array_api_compat import array_namespace
 
 from polyad.augmented.metric import augmentation_metric
-from polyad.augmented.solver import Moments, gram_of, unit_columns
+from polyad.augmented.rules import gram_of, unit_columns
+from polyad.augmented.solver import Moments
 from polyad.cp.rules import double
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor, column_norms

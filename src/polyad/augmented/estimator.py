@@ -16,52 +16,50 @@ from polyad.augmented.components import Components
 from polyad.augmented.problem import (
     AugmentedData,
     Centre,
+    Preprocess,
+    channel_scales,
+    first_batch,
     flat,
     like,
     read_augmentation,
-    read_output,
     read_preprocess,
-    squares_of,
+    tensor_names,
 )
 from polyad.augmented.signals.steps import restored_step, stored_step
-from polyad.augmented.solver import (
-    AugmentedState,
-    FullBatchSolver,
-    MiniBatchSolver,
-    Moments,
-    Settings,
-    coefficients,
-)
+from polyad.augmented.solver import FullBatchSolver, MiniBatchSolver, Moments, Settings
 from polyad.core.arrays import to_numpy
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
 from polyad.core.threads import thread_limit
 from polyad.cp.family import CPLearned, check_rank
 from polyad.cp.problem import build_problem
+from polyad.cp.solver import ridge_rows
 from polyad.cp.start import given_start, make_start
-from polyad.cp.stochastic.family import check_single_pass, joined_batch_labels
+from polyad.cp.stochastic.family import BatchedCP
 from polyad.cp.stochastic.solver import broken_batch
-from polyad.data.batches import Batch, MemorySource, SampleSource, matching, open_source
+from polyad.data.batches import Batch, MemorySource, matching
 from polyad.data.label_values import joined_labels
-from polyad.data.readers import TensorInput, sample_access
+from polyad.data.readers import sample_access
 from polyad.data.validation import as_tensor_input, read_features
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
-from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
-from polyad.estimators.kruskal import KruskalResult
-from polyad.exceptions import InvalidInputError, ModelFileError, NumericalError
+from polyad.estimators.factorization import FIT_CONSTRAINTS
+from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.fitting import FitResult, History
-from polyad.fitting.identity import digest_of
 from polyad.fitting.status import Status
 from polyad.tensor.kruskal import KruskalTensor
-from polyad.tensor.products import kruskal_to_dense
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from polyad.augmented.solver import AugmentedState
     from polyad.core.arrays import Array
+    from polyad.cp.problem import Problem
+    from polyad.data.batches import SampleSource
+    from polyad.data.readers import TensorInput
     from polyad.fitting import Iteration
-    from polyad.fitting.driver import Clock, FitError
 
+# Components of this part of the size of a sample are none.
+_NOTHING = 1e-12
 # Samples whose features are made at a time, where no batch_size says so.
 _SAMPLES_AT_A_TIME = 256
 
@@ -99,6 +97,9 @@ class AugmentedLearned(CPLearned):
 
     mean_: Array = saving.attribute(_of_a_sample)
     metric_: Array | None = saving.attribute(saving.nothing_or(saving.array("R", "R")))
+    channel_scales_: Array | None = saving.attribute(
+        saving.nothing_or(saving.array("channels", low=0.0))
+    )
     n_steps_: int = saving.attribute(saving.whole(0))
     _largest_batch: int = saving.attribute(saving.whole(0))
     _spread: float = saving.attribute(saving.number(0.0))
@@ -107,7 +108,7 @@ class AugmentedLearned(CPLearned):
 
 
 @documented
-class AugmentedCP(KruskalResult, Factorization):
+class AugmentedCP(BatchedCP):
     r"""CP features of signals that learn from augmented samples (ATD).
 
     Each sample :math:`T_n` has a twin :math:`\tilde T_n` that was changed in a way that does not
@@ -154,6 +155,10 @@ class AugmentedCP(KruskalResult, Factorization):
         numbers discount nothing.
     center : bool, default=True
         Whether the mean of the samples is subtracted first.
+    scale_channels : bool, default=True
+        Whether each channel, an entry of mode 1, is divided by its standard deviation in the first
+        batch before ``preprocess``, so that logarithms of recordings in volts and in microvolts
+        are the same. Without ``preprocess`` samples are never scaled.
     batch_size : int or None, default=128
         The most samples of a batch, two or more. None takes all samples at once, with the same
         twins in every sweep: the objective then never rises (Algorithm 1 of [1]_).
@@ -190,6 +195,8 @@ class AugmentedCP(KruskalResult, Factorization):
         The mean of the samples, zero with ``center=False``. The components add up to what is left.
     metric_ : array of shape (n_components, n_components) or None
         Takes the coefficients of a sample to its features, ``coefficients @ metric_``.
+    channel_scales_ : array of shape (n_1,) or None
+        What channels are divided by before ``preprocess``.
     {labels_, modes_}
         Those of the tensors, which ``preprocess.labels`` may tell.
     objective_ : float
@@ -232,7 +239,6 @@ class AugmentedCP(KruskalResult, Factorization):
     (200, 4)
     """
 
-    _reads_batches: ClassVar[bool] = True
     _learns = AugmentedLearned
     _codecs: ClassVar[dict[str, saving.Codec]] = {
         # An array has the twins of the samples of one fit.
@@ -242,7 +248,7 @@ class AugmentedCP(KruskalResult, Factorization):
         "preprocess": saving.Codec(lambda preprocess, _: stored_step(preprocess), restored_step),
     }
     _RULES: ClassVar[dict[str, saving.Rule]] = {
-        **KruskalResult._RULES,
+        **BatchedCP._RULES,
         "n_features_in_": saving.whole(1),
         "_input_shape": _sizes_of_input,
         "_input_modes": _names_of_input,
@@ -251,6 +257,7 @@ class AugmentedCP(KruskalResult, Factorization):
     n_steps_: int
     mean_: Array
     metric_: Array | None
+    channel_scales_: Array | None
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **FIT_CONSTRAINTS,
@@ -263,6 +270,7 @@ class AugmentedCP(KruskalResult, Factorization):
         "metric": [StrOptions({"auto", "augmentation"}), None],
         "metric_floor": [Interval(Real, 0, None, closed="neither")],
         "center": ["boolean"],
+        "scale_channels": ["boolean"],
         "batch_size": [Interval(Integral, 2, None, closed="left"), None],
         "learning_rate": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
         "shuffle": ["boolean"],
@@ -282,6 +290,7 @@ class AugmentedCP(KruskalResult, Factorization):
         metric: str | None = "auto",
         metric_floor: float = 0.1,
         center: bool = True,
+        scale_channels: bool = True,
         batch_size: int | None = 128,
         learning_rate: Any = "auto",
         shuffle: bool = True,
@@ -307,6 +316,7 @@ class AugmentedCP(KruskalResult, Factorization):
         self.metric = metric
         self.metric_floor = metric_floor
         self.center = center
+        self.scale_channels = scale_channels
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.shuffle = shuffle
@@ -340,136 +350,105 @@ class AugmentedCP(KruskalResult, Factorization):
             The samples of the batch.
         {y}
         """
-        is_first = not hasattr(self, "factors_")
-        if is_first:
-            given = self._dense(self._validate_fit(X))
-        else:
-            self._validate_params()  # which scikit-learn leaves out for a fitted model
-            self._check_same_rank("partial_fit")
-            given = self._dense(self._validate_new(X))
-            given = dataclasses.replace(given, data=matching(given.data, self.weights_))
-        labels = given.labels[0] if is_first else joined_labels(self.labels_[0], given.labels[0])
+        earlier = self._model() if hasattr(self, "factors_") else None
+        given = self._read_batch(X, earlier)
         with thread_limit(self.n_jobs):
-            problem = self._problem_of(MemorySource(given, given.shape[0]))
-            learned = None if is_first else self._model()
-            solver = MiniBatchSolver(problem, self._settings(None), self._no_centre(problem))
+            scales = None if earlier is None else earlier.channel_scales_
+            problem = self._problem_of(MemorySource(given, given.shape[0]), scales)
+            solver = MiniBatchSolver(problem, self._settings(None), problem.no_centre())
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            if learned is None:
-                problem.start = self._read_init(problem, self.init)
-                start = self._begin(solver, 0, seed)
-            else:
-                start = self._state_of(learned, solver, seed)
+            problem.start = self._read_init(problem, self.init)
+            start = self._begin(solver, 0, seed)
+            if earlier is not None:
+                start = self._state_of(earlier, start)
             batch = Batch(np.arange(given.shape[0]), given)
             state, _ = solver.take_batch(start, batch, start.n_steps)
             if not math.isfinite(state.parts.objective):
                 raise broken_batch()
-            moved = self._learned_of(solver, solver.with_rows(state, batch), learned)
-            with self._all_or_nothing():
-                if is_first:
-                    history = History()
-                    for moment in (start, state):
-                        history.append(solver.objective(moment), 0.0, **solver.diagnostics(moment))
-                    result = FitResult(state, Status.MAX_ITER, history, state)
-                    result.objective = history.objective[-1]
-                    self._keep_result(moved, result)
-                    self._remember(X, given)
-                else:
-                    self._keep(moved)
-                    self.n_samples_seen_ += given.shape[0]
-                    self.labels_[0] = labels
+            learned = self._learned_after(earlier, solver, solver.with_rows(state, batch))
+        with self._all_or_nothing():
+            if earlier is None:
+                self._keep_first(solver, learned, [start, state])
+                self._remember(X, given)
+            else:
+                self.labels_[0] = joined_labels(self.labels_[0], given.labels[0])
+                self.n_samples_seen_ += given.shape[0]
+                self._keep(learned)
         return self
 
+    def _read_batch(self, X: Any, earlier: AugmentedLearned | None) -> TensorInput:
+        if earlier is None:
+            return _dense(self._validate_fit(X))
+        self._validate_params()  # which scikit-learn leaves out for a fitted model
+        self._check_same_rank(len(self.weights_), "partial_fit")
+        given = _dense(self._validate_new(X))
+        joined_labels(self.labels_[0], given.labels[0])  # which may be refused
+        return dataclasses.replace(given, data=matching(given.data, self.weights_))
+
+    def _keep_first(
+        self, solver: MiniBatchSolver, learned: AugmentedLearned, states: list[AugmentedState]
+    ) -> None:
+        history = History()
+        for state in states:
+            history.append(solver.objective(state), 0.0, **solver.diagnostics(state))
+        objective = history.objective[-1]
+        result = FitResult(states[-1], Status.MAX_ITER, history, states[-1], objective=objective)
+        self._keep_result(learned, result)
+
     def _open(self, X: Any, mask: Any) -> SampleSource:
-        size = self.batch_size
         access = sample_access(X)
-        if size is None and access in ("batches", "once"):
-            message = (
-                "batch_size=None takes all samples at once, but X comes in batches. Give one "
-                "array, or a number."
-            )
-            raise InvalidInputError(message)
         if access == "whole":
-            given = self._dense(as_tensor_input(as_tensor_input(X, mask=mask)))
-            return MemorySource(given, size or given.shape[0])
-        source = open_source(X, int(size or X.shape[0]), allow_nan=False, mask=mask)
-        self._dense(source.head)
-        if source.reads_once:
-            check_single_pass(self.max_iter, self.n_init, self.checkpoint)
+            # A mask marks missing entries by NaN, which the second look refuses.
+            given = _dense(as_tensor_input(as_tensor_input(X, mask=mask)))
+            return MemorySource(given, self.batch_size or given.shape[0])
+        if self.batch_size is None:
+            if access != "blocks":
+                message = (
+                    "batch_size=None takes all samples at once, but X comes in batches. Give one "
+                    "array, or a number."
+                )
+                raise InvalidInputError(message)
+            return self._open(np.asarray(X[:]), mask)
+        source = super()._open(X, mask)
+        _dense(source.head)
         return source
 
-    @staticmethod
-    def _dense(given: TensorInput) -> TensorInput:
-        if given.is_sparse:
-            message = (
-                "Sparse data is not taken: augmented samples and samples about their mean have no "
-                "zeros. Give X.toarray(), or use StochasticCP."
-            )
-            raise InvalidInputError(message)
-        return given
-
-    def _content(self, given: SampleSource, y: Any) -> dict[str, Any]:
-        return {"data": [digest_of(batch.given) for batch in given.sweep()], "y": y}
-
-    def _read(self, given: Any, y: Any) -> AugmentedData:
-        problem = self._problem_of(given)
+    def _read(self, given: Any, y: Any) -> Any:
+        problem = self._problem_of(given, self.channel_scales_ if self._goes_on else None)
         init = self.init
         if self._goes_on:
-            self._check_goes_on(given.head, problem)
+            self._check_goes_on(given.head)
             init = KruskalTensor(self.weights_, [self.factors_[0], *self._model().others])
         problem.start = self._read_init(problem, init)
         return problem
 
-    def _problem_of(self, source: SampleSource) -> AugmentedData:
-        """Check the parameters against the data and make the problem."""
-        shape = source.head.shape[1:]
-        augment = read_augmentation(self.augment, source.n_samples, shape)
+    def _problem_of(self, source: SampleSource, scales: Array | None) -> AugmentedData:
+        """Check the parameters against the data and make the problem.
+
+        ``scales`` are those of channels if they are known.
+        """
+        augment = read_augmentation(self.augment, source.n_samples, source.head.shape[1:])
         if self.metric == "augmentation" and augment is None:
             message = (
                 "metric='augmentation' discounts what augmentation changes, but augment=None. "
                 "Give an augmentation, or metric=None."
             )
             raise InvalidInputError(message)
-        preprocess = read_preprocess(self.preprocess)
+        function = read_preprocess(self.preprocess)
+        if function is None or not self.scale_channels:
+            scales = None
+        elif scales is None:
+            scales = channel_scales(first_batch(source))
+        preprocess = Preprocess(function, scales)
         problem = AugmentedData(source, augment, preprocess, center=bool(self.center))
         check_rank(self.n_components, (math.prod(problem.shape), *problem.shape))
         return problem
 
-    def _check_goes_on(self, given: TensorInput, problem: AugmentedData) -> None:
-        """Refuse to go on with samples that are not laid out as those of the fit before."""
-        self._check_same_rank("warm_start=True")
-        self._check_order(given)
-        laid_out = self._in_the_shape_of_the_model(given)
-        pairs: Any = zip(laid_out.labels[1:], given.labels[1:], strict=True)
-        same = laid_out.shape == given.shape and laid_out.modes == given.modes
-        same = same and all(a is b or np.array_equal(a, b) for a, b in pairs)
-        if not same or problem.shape != tuple(self.mean_.shape):
-            message = (
-                "warm_start=True goes on from factors whose shape or labels are not those of X, or "
-                "are in another order. Bring X to the labels of the model first "
-                "(LabelledTensor.align), or use warm_start=False."
-            )
-            raise InvalidInputError(message)
-
-    def _check_same_rank(self, way: str) -> None:
-        """Refuse to go on from a model of more or fewer components."""
-        n_earlier = int(self.weights_.shape[0])
-        if n_earlier != self.n_components:
-            advice = "Use warm_start=False." if way == "warm_start=True" else "Use fit."
-            message = (
-                f"{way} goes on from a model of {n_earlier} components, but "
-                f"n_components={self.n_components}. {advice}"
-            )
-            raise InvalidInputError(message)
-
-    def _read_init(self, problem: AugmentedData, init: Any) -> Any:
+    def _read_init(self, problem: Any, init: Any) -> Any:
         if isinstance(init, str) and init in ("svd", "random"):
             return init
         example = build_problem(problem.first_tensor(None), "zero", rescale=False)
         return given_start(example, self.n_components, init, any_samples=True)[1:]
-
-    def _n_starts(self, problem: AugmentedData) -> int:
-        # Given factors are one start; more of the same would only repeat it.
-        return int(self.n_init) if isinstance(problem.start, str) else 1
 
     def _settings(self, n_batches: int | None) -> Settings:
         rate = self.learning_rate
@@ -485,17 +464,13 @@ class AugmentedCP(KruskalResult, Factorization):
 
     def _solver(self, problem: AugmentedData) -> FullBatchSolver | MiniBatchSolver:
         source = problem.source
-        centre = self._no_centre(problem) if source.reads_once else problem.centre()
-        if not source.reads_once and centre.spread == 0:
+        centre = problem.no_centre() if source.reads_once else problem.centre()
+        if centre.n_samples and centre.spread == 0:
             self._warn_about_data("all samples are the same, and the decomposition is zero.")
         kind = FullBatchSolver if self.batch_size is None else MiniBatchSolver
         return kind(problem, self._settings(source.n_batches), centre)
 
-    @staticmethod
-    def _no_centre(problem: AugmentedData) -> Centre:
-        return Centre(0, problem.asarray(np.zeros(math.prod(problem.shape))), 0.0)
-
-    def _begin(self, solver: Any, number: int, seed: int) -> AugmentedState:
+    def _begin(self, solver: Any, number: int, seed: int) -> Any:
         problem = solver.problem
         if not isinstance(problem.start, str):
             n_steps = self.n_steps_ if self._goes_on else 1
@@ -505,43 +480,30 @@ class AugmentedCP(KruskalResult, Factorization):
         factors = make_start(example, self.n_components, problem.start, number=number, seed=seed)
         return solver.begin(factors[1:], seed=seed, n_steps=0)
 
-    def _run(
-        self, problem: AugmentedData, solver: Any, identity: dict[str, Any], clock: Clock
-    ) -> tuple[FitResult[Any], FitError | None]:
-        result, broken = super()._run(problem, solver, identity, clock)
-        if problem.source.reads_once and (broken or result.status is Status.INTERRUPTED):
-            # The samples are gone, and the state is that before them.
-            raise broken or KeyboardInterrupt
-        return result, broken
-
-    def _report_ending(self) -> None:
-        # One sweep was asked for and made: it is no search that could have converged.
-        if not (self.max_iter == 1 and self.status_ is Status.MAX_ITER):
-            super()._report_ending()
-
     # What is learned.
 
     def _learned(self, solver: Any, state: AugmentedState) -> AugmentedLearned:
-        return self._learned_of(solver, state, None)
+        return self._learned_after(None, solver, state)
 
-    def _learned_of(
-        self, solver: Any, state: AugmentedState, earlier: AugmentedLearned | None
+    def _learned_after(
+        self, earlier: AugmentedLearned | None, solver: Any, state: AugmentedState
     ) -> AugmentedLearned:
-        """Return what a finished state has learned, after what was learned earlier, if it was."""
-        found = Components.of(solver.problem, state)
+        """Return what a finished state has learned, and what was learned of earlier samples."""
+        problem, mean = solver.problem, state.centre.mean
+        found = Components.of(problem, state)
         if earlier is None:
             found = found.canonical()
         else:
             found = found.after(earlier.factors_[0] * earlier.weights_[None, :])
         weights, factors = found.weighted()
-        has_metric = self.metric is not None and solver.problem.augment is not None
-        mean = state.centre.mean
+        has_metric = self.metric is not None and problem.augment is not None
         return AugmentedLearned(
             factors_=factors,
             weights_=weights,
             _lengths=found.lengths,
-            mean_=array_namespace(mean).reshape(mean, solver.problem.shape),
+            mean_=array_namespace(mean).reshape(mean, problem.shape),
             metric_=found.metric(float(self.metric_floor)) if has_metric else None,
+            channel_scales_=problem.preprocess.scales,
             n_steps_=state.n_steps,
             _largest_batch=state.largest,
             _spread=state.centre.spread,
@@ -549,47 +511,33 @@ class AugmentedCP(KruskalResult, Factorization):
             _change_moments=found.moments.changes,
         )
 
-    def _state_of(self, learned: AugmentedLearned, solver: Any, seed: int) -> AugmentedState:
-        """Return the state that a model goes on from."""
-        begun = solver.begin(learned.factors_[1:], seed=seed, n_steps=learned.n_steps_)
-        moments = Moments(learned._row_moments, learned._change_moments)
+    def _state_of(self, learned: AugmentedLearned, start: AugmentedState) -> AugmentedState:
+        """Return the state that a model goes on from, in place of a start."""
         mean = flat(learned.mean_[None, ...])[0, :]
-        centre = Centre(self.n_samples_seen_, mean, learned._spread)
         return dataclasses.replace(
-            begun, centre=centre, moments=moments, largest=learned._largest_batch
+            start,
+            factors=learned.factors_[1:],
+            centre=Centre(self.n_samples_seen_, mean, learned._spread),
+            moments=Moments(learned._row_moments, learned._change_moments),
+            n_steps=learned.n_steps_,
+            largest=learned._largest_batch,
         )
+
+    def _warn_about_model(self, problem: AugmentedData, learned: AugmentedLearned) -> None:
+        """Say so if nothing is left, as a ridge does that is too large."""
+        largest = float(array_namespace(learned.weights_).max(learned.weights_))
+        if learned._spread > 0 and largest <= _NOTHING * math.sqrt(learned._spread):
+            self._warn_about_data(
+                f"every component is zero, but the data is not. alpha={self.alpha} is too large: "
+                "use a smaller one."
+            )
 
     def _remember(self, X: Any, given: TensorInput) -> None:
         self._input_shape = given.shape[1:]
         self._input_modes, self._input_labels = given.modes, list(given.labels[1:])
         super()._remember(X, given)
         if self.preprocess is not None:
-            self.modes_, self.labels_ = self._names_of_tensors(given)
-
-    def _described(self, given: SampleSource, solver: Any) -> TensorInput:
-        if isinstance(given, MemorySource):
-            return given.head
-        labels = joined_batch_labels(solver.sample_labels)
-        return dataclasses.replace(given.head, labels=(labels, *given.head.labels[1:]))
-
-    def _names_of_tensors(
-        self, given: TensorInput
-    ) -> tuple[tuple[str, ...] | None, list[np.ndarray | None]]:
-        """Return the names and labels of the modes that ``preprocess`` makes."""
-        tell = getattr(self.preprocess, "labels", None)
-        sizes = [int(n) for n in self.mean_.shape]
-        if tell is None or len(given.shape) != 3:
-            return None, [given.labels[0], *(None for _ in sizes)]
-        channels = given.shape[1] if given.labels[1] is None else given.labels[1]
-        modes, labels = tell(channels, given.shape[2])
-        if [len(own) for own in labels] != sizes or len(modes) != len(sizes):
-            message = (
-                f"preprocess.labels tells {len(modes)} modes with {[len(own) for own in labels]} "
-                f"labels, but the tensors have the shape {tuple(sizes)}."
-            )
-            raise InvalidInputError(message)
-        samples = "sample" if given.modes is None else given.modes[0]
-        return (samples, *modes), [given.labels[0], *map(np.asarray, labels)]
+            self.modes_, self.labels_ = tensor_names(self.preprocess, given, self.mean_.shape)
 
     # What new samples are compared with are samples as they were given.
 
@@ -609,70 +557,35 @@ class AugmentedCP(KruskalResult, Factorization):
 
     @property
     def _features_of_fit(self) -> Array:
-        rows = self.factors_[0] * self.weights_[None, :]
+        rows = super()._features_of_fit
         return rows if self.metric_ is None else rows @ self.metric_
 
-    def transform(self, X: Any) -> Array:
-        """Return the features of new samples, with everything else held as it was learned.
-
-        Parameters
-        ----------
-        X : array of shape (n_samples, n_1, ...), array on disk, or batches
-            New samples. Labelled data is matched by label.
-
-        Returns
-        -------
-        array of shape (n_samples, n_components)
-            The ridge solution of each sample on ``components_``, times ``metric_``.
-        """
-        parts, labels, learned = [], [], self._model()
-        with thread_limit(self.n_jobs):
-            for given in self._new_batches(X, for_features=True):
-                parts.append(self._features(self._tensors(given.data), learned))
-                labels.append(given.labels[0])
-        features = parts[0]
-        if len(parts) > 1:
-            features = array_namespace(features).concat(parts, axis=0)
-        return self._named(features, joined_batch_labels(labels))
-
-    def _features(self, problem: Array, learned: AugmentedLearned) -> Array:
-        rows = self._coefficients(problem, learned)
-        if learned.metric_ is not None:
-            rows = rows @ like(learned.metric_, rows)
-        return array_namespace(rows).astype(rows, problem.dtype)
-
-    def _coefficients(self, tensors: Array, learned: AugmentedLearned) -> Array:
-        """Return the coefficients of samples, in double precision."""
-        matrix = flat(tensors)
-        about = matrix - flat(like(learned.mean_, matrix)[None, ...])
-        return coefficients(about, learned.others, float(self.alpha))
-
-    def _tensors(self, samples: Array) -> Array:
-        preprocess = read_preprocess(self.preprocess)
-        if preprocess is None:
-            return samples
-        tensors = read_output(preprocess(samples), samples, "preprocess", same_shape=False)
+    def _problem(self, given: TensorInput) -> Problem:
+        function = read_preprocess(self.preprocess)
+        tensors = Preprocess(function, self.channel_scales_)(given.data)
         if tuple(tensors.shape[1:]) != tuple(self.mean_.shape):
             message = (
                 f"preprocess makes samples of shape {tuple(tensors.shape[1:])}, but those of the "
                 f"fit had the shape {tuple(self.mean_.shape)}. Use the preprocess of the fit."
             )
             raise InvalidInputError(message)
-        return tensors
+        return build_problem(tensors - like(self.mean_, tensors)[None, ...], "zero")
 
-    def _new_batches(self, X: Any, *, for_features: bool = False) -> Iterator[TensorInput]:
-        """Give new samples, in the shape of the model, a batch at a time."""
-        check_is_fitted(self)
-        size = int(self.batch_size or _SAMPLES_AT_A_TIME)
-        if sample_access(X) == "whole":
-            given = self._dense(self._validate_new(X, for_features=for_features))
-            for batch in MemorySource(given, size).sweep():
-                yield batch.given
-            return
-        for batch in open_source(X, size, allow_nan=False, is_new=for_features).sweep():
-            self._dense(batch.given)
-            self._check_order(batch.given)
-            yield self._in_the_shape_of_the_model(batch.given)
+    def _rows(self, problem: Any, learned: Any) -> Array:
+        return ridge_rows(problem, learned.others, learned.scale, float(self.alpha))
+
+    def _features(self, problem: Any, learned: AugmentedLearned) -> Array:
+        rows = super()._features(problem, learned)
+        return rows if learned.metric_ is None else rows @ like(learned.metric_, rows)
+
+    def _new_batches(
+        self, X: Any, mask: Any, *, for_features: bool = False
+    ) -> Iterator[TensorInput]:
+        """Give new samples a batch at a time, because ``preprocess`` may make more of them."""
+        for given in super()._new_batches(X, mask, for_features=for_features):
+            whole = _dense(as_tensor_input(given, is_new=for_features))
+            size = self.batch_size or _SAMPLES_AT_A_TIME
+            yield from (batch.given for batch in MemorySource(whole, size).sweep())
 
     def inverse_transform(self, X: Array) -> Array:
         """Return the samples that features stand for, as tensors that ``preprocess`` makes.
@@ -694,58 +607,25 @@ class AugmentedCP(KruskalResult, Factorization):
             features = xp.asarray(features, dtype=self.metric_.dtype) @ xp.linalg.pinv(self.metric_)
         return super().inverse_transform(features) + self.mean_[None, ...]
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the explained variation of samples about the mean of the fit.
-
-        That is 1 minus the squared error of the ridge solution over the squares about the mean.
-
-        Parameters
-        ----------
-        X : array of shape (n_samples, n_1, ...), array on disk, or batches
-            Samples.
-        {y}
-        """
-        error, total, learned = 0.0, 0.0, self._model()
-        with thread_limit(self.n_jobs):
-            for given in self._new_batches(X):
-                tensors = self._tensors(given.data)
-                xp = array_namespace(tensors)
-                rows = xp.astype(self._coefficients(tensors, learned), tensors.dtype)
-                about = tensors - like(learned.mean_, tensors)[None, ...]
-                others = [like(factor, tensors) for factor in learned.factors_[1:]]
-                left = about - kruskal_to_dense(None, [rows, *others])
-                error += float(xp.sum(squares_of(flat(left))))
-                total += float(xp.sum(squares_of(flat(about))))
-        if not math.isfinite(error):
-            message = "The score is not a finite number: the factors of the model are not."
-            raise NumericalError(message)
-        if total == 0:
-            return 1.0 if error == 0 else 0.0
-        return 1.0 - error / total
-
     def _entry_values(self, coords: np.ndarray) -> np.ndarray:
-        mean = to_numpy(self.mean_)[tuple(coords[1:])]
-        return super()._entry_values(coords) + mean
+        values = super()._entry_values(coords)
+        values += to_numpy(self.mean_)[tuple(coords[1:])]
+        return values
 
     # Files.
 
     def _check_restored(self) -> None:
         super()._check_restored()
-        if len(self._input_labels) != len(self._input_shape) or (
-            self._input_modes is not None and len(self._input_modes) != len(self._input_shape) + 1
-        ):
+        labels, shape, modes = self._input_labels, self._input_shape, self._input_modes
+        sizes = [n if own is None else len(own) for own, n in zip(labels, shape, strict=False)]
+        is_sound = [len(labels), *sizes] == [len(shape), *shape]
+        is_sound &= modes is None or len(modes) == len(shape) + 1
+        is_sound &= self.n_features_in_ == shape[0]
+        is_sound &= self.preprocess is not None or tuple(self.mean_.shape) == shape
+        scales = self.channel_scales_
+        is_sound &= scales is None or len(scales) == shape[0]
+        if not is_sound:
             message = "what it says of samples does not fit together"
-            raise ModelFileError(message)
-        sizes = {None if own is None else len(own) for own in self._input_labels}
-        pairs = zip(self._input_labels, self._input_shape, strict=True)
-        if any(own is not None and len(own) != size for own, size in pairs):
-            message = f"labels of samples, {sizes} of them, do not fit their shape"
-            raise ModelFileError(message)
-        if self.n_features_in_ != self._input_shape[0]:
-            message = "n_features_in_ does not fit the shape of samples"
-            raise ModelFileError(message)
-        if self.preprocess is None and tuple(self.mean_.shape) != self._input_shape:
-            message = "the shape of samples does not fit the factors"
             raise ModelFileError(message)
 
     # scikit-learn.
@@ -754,3 +634,13 @@ class AugmentedCP(KruskalResult, Factorization):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = False
         return tags
+
+
+def _dense(given: TensorInput) -> TensorInput:
+    if given.is_sparse:
+        message = (
+            "Sparse data is not taken: augmented samples and samples about their mean have no "
+            "zeros. Give X.toarray(), or use StochasticCP."
+        )
+        raise InvalidInputError(message)
+    return given

@@ -15,14 +15,15 @@ from array_api_compat import array_namespace, device, is_array_api_obj
 
 from polyad.core.arrays import to_numpy
 from polyad.cp.rules import double, epsilon_of
-from polyad.data.batches import matching
+from polyad.data.batches import MemorySource, matching
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from polyad.core.arrays import Array
     from polyad.data.batches import Batch, SampleSource
+    from polyad.data.readers import TensorInput
 
 # Units of rounding by which a mean may miss.
 _ROUNDING_OF_MEANS = 4.0
@@ -55,6 +56,41 @@ class View:
     squares: Array
 
 
+@dataclass(frozen=True)
+class Preprocess:
+    """Makes tensors of samples, whose channels (mode 1) are divided by a scale each first.
+
+    Both may be None, for samples that are taken as they are.
+    """
+
+    function: Callable[[Array], Array] | None
+    #: (n_1,)
+    scales: Array | None
+
+    def __call__(self, samples: Array) -> Array:
+        """Return the tensors, as arrays of the kind of the samples."""
+        if self.function is None:
+            return samples
+        if self.scales is not None:
+            sizes = (1, -1, *(1 for _ in samples.shape[2:]))
+            scales = like(self.scales, samples)
+            samples = samples / array_namespace(samples).reshape(scales, sizes)
+        return read_output(self.function(samples), samples, "preprocess", same_shape=False)
+
+
+def channel_scales(samples: Array) -> Array:
+    """Return the standard deviation of each channel (mode 1), one where it does not change."""
+    xp = array_namespace(samples)
+    others = (0, *range(2, samples.ndim))
+    spread = xp.sqrt(
+        xp.mean((samples - xp.mean(samples, axis=others, keepdims=True)) ** 2, axis=others)
+    )
+    mean = xp.abs(xp.mean(samples, axis=others))
+    # A channel that does not change differs from its mean by rounding.
+    changes = spread > 16.0 * epsilon_of(samples.dtype) * mean
+    return xp.where(changes, spread, xp.ones_like(spread))
+
+
 class AugmentedData:
     """Batches of samples with their twins.
 
@@ -64,7 +100,7 @@ class AugmentedData:
         The samples as they were given.
     augment : callable, array or None
         ``augment(batch, generator)``, or a twin for each sample.
-    preprocess : callable or None
+    preprocess : Preprocess
         Makes the tensors that are decomposed.
     center : bool
         Whether the mean is subtracted.
@@ -73,40 +109,26 @@ class AugmentedData:
     #: The name of a start, or the factors of a given one.
     start: str | list[Array]
 
-    def __init__(self, source: SampleSource, augment: Any, preprocess: Any, *, center: bool):
+    def __init__(
+        self, source: SampleSource, augment: Any, preprocess: Preprocess, *, center: bool
+    ) -> None:
         self.source = source
         self.augment = augment
         self.preprocess = preprocess
         self.center = center
-        head = source.head.data
-        first = self.tensors(head[: min(int(head.shape[0]), 2), ...])
+        first = preprocess(source.head.data[:1, ...])
         #: An array of the kind that all arrays of the fit are of.
         self.like = first
         #: The shape of a sample.
         self.shape = tuple(int(n) for n in first.shape[1:])
 
-    @property
-    def n_batches(self) -> int | None:
-        """The number of batches of a sweep, if it is known."""
-        return self.source.n_batches
-
     def asarray(self, array: Array) -> Array:
         """Bring an array to the namespace, device and number type of the data."""
         return like(array, self.like)
 
-    def batches(self, generator: np.random.Generator | None = None) -> Iterator[Batch]:
-        """Give the batches of a sweep."""
-        return self.source.sweep(generator)
-
-    def tensors(self, samples: Array, what: str = "preprocess") -> Array:
-        """Return what is decomposed of samples."""
-        if self.preprocess is None:
-            return samples
-        return read_output(self.preprocess(samples), samples, what, same_shape=False)
-
     def matrix(self, samples: Array) -> Array:
         """Return the tensors of samples as a matrix with a row for each sample."""
-        return flat(self.tensors(samples))
+        return flat(self.preprocess(samples))
 
     def twins(self, batch: Batch, *key: int) -> Array | None:
         """Return the tensors of the augmented samples of a batch, as a matrix.
@@ -121,7 +143,13 @@ class AugmentedData:
             changed = read_output(self.augment(samples, generator), samples, "augment")
         else:
             changed = read_output(_taken(self.augment, batch.positions), samples, "augment")
-        return flat(self.tensors(changed, "preprocess, after augment,"))
+        return flat(self.preprocess(changed))
+
+    def matrices(self, batch: Batch, *key: int) -> list[Array]:
+        """Return the samples of a batch, and their twins if there are any."""
+        twins = self.twins(batch, *key)
+        samples = self.matrix(batch.given.data)
+        return [samples] if twins is None else [samples, twins]
 
     def first_tensor(self, generator: np.random.Generator | None) -> Array:
         """Return the tensor of the first batch that tells something, about its own mean."""
@@ -131,11 +159,15 @@ class AugmentedData:
 
     def centre(self) -> Centre:
         """Return the centre of all samples, in one pass over them."""
-        batches = self.batches()
+        batches = self.source.sweep()
         found = self.moved_centre(None, self.matrix(next(batches).given.data))
         for batch in batches:
             found = self.moved_centre(found, self.matrix(batch.given.data))
         return found
+
+    def no_centre(self) -> Centre:
+        """Return the centre of no samples, which those that come will move."""
+        return Centre(0, self.asarray(np.zeros(math.prod(self.shape))), 0.0)
 
     def moved_centre(self, centre: Centre | None, matrix: Array) -> Centre:
         """Return the centre of the samples before and of some more."""
@@ -174,6 +206,32 @@ def _taken(array: Any, positions: np.ndarray) -> Array:
         return np.asarray(array[positions])
     xp = array_namespace(array)
     return xp.take(array, xp.asarray(positions, device=device(array)), axis=0)
+
+
+def first_batch(source: SampleSource) -> Array:
+    """Return the first samples of a source: as many in memory as in batches of the same size."""
+    if isinstance(source, MemorySource):
+        return next(source.sweep()).given.data
+    return source.head.data
+
+
+def tensor_names(
+    preprocess: Any, given: TensorInput, sizes: Sequence[int]
+) -> tuple[tuple[str, ...] | None, list[np.ndarray | None]]:
+    """Return the names and labels of the modes of tensors, as far as ``preprocess`` tells them."""
+    tell = getattr(preprocess, "labels", None)
+    if tell is None or len(given.shape) != 3:
+        return None, [given.labels[0], *(None for _ in sizes)]
+    channels = given.shape[1] if given.labels[1] is None else given.labels[1]
+    modes, labels = tell(channels, given.shape[2])
+    if [len(own) for own in labels] != list(sizes) or len(modes) != len(sizes):
+        message = (
+            f"preprocess.labels tells {len(modes)} modes of {[len(own) for own in labels]} labels, "
+            f"but makes tensors of shape {tuple(sizes)}."
+        )
+        raise InvalidInputError(message)
+    samples = "sample" if given.modes is None else given.modes[0]
+    return (samples, *modes), [given.labels[0], *map(np.asarray, labels)]
 
 
 def flat(tensors: Array) -> Array:
@@ -218,8 +276,11 @@ def read_augmentation(augment: Any, n_samples: int | None, shape: tuple[int, ...
 
 def read_preprocess(preprocess: Any) -> Callable[[Array], Array] | None:
     """Return the function that makes tensors of samples, or None."""
-    if preprocess is None or callable(preprocess):
-        return preprocess
+    if preprocess is None:
+        return None
+    if callable(preprocess):
+        function: Callable[[Array], Array] = preprocess
+        return function
     message = (
         f"preprocess={preprocess!r:.80} is a {type(preprocess).__name__}. Give a function of a "
         "batch that returns a tensor with a sample for each, such as "
@@ -258,7 +319,8 @@ def _not_finite(
 ) -> InvalidInputError:
     places = bad if positions is None else positions[bad]
     shown = ", ".join(map(str, places[:5].tolist())) + (", ..." if len(places) > 5 else "")
-    made = [name for name in ("augment", "preprocess") if getattr(data, name) is not None]
+    made = ["augment"] if data.augment is not None else []
+    made += ["preprocess"] if data.preprocess.function is not None else []
     by = f" after {' and '.join(made)}" if made else ""
     return InvalidInputError(
         f"{len(places)} samples are not finite{by}, or too large: {shown}. Leave them out, or "

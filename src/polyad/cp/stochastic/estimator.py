@@ -17,8 +17,6 @@ from polyad.cp.family import COMMON_CONSTRAINTS, CPLearned, check_rank, read_fix
 from polyad.cp.start import given_start, make_start
 from polyad.cp.stochastic.family import (
     BatchedCP,
-    check_single_pass,
-    joined_batch_labels,
     unobserved_slices,
 )
 from polyad.cp.stochastic.graph import read_graph
@@ -30,14 +28,13 @@ from polyad.cp.stochastic.solver import (
     broken_batch,
     extended,
 )
-from polyad.data.batches import Batch, MemorySource, SampleSource, matching, open_source
+from polyad.data.batches import Batch, MemorySource, SampleSource, matching
 from polyad.data.label_values import joined_labels
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError
 from polyad.fitting import FitOptions, FitResult, History
-from polyad.fitting.driver import FitError, deliver
-from polyad.fitting.identity import digest_of
+from polyad.fitting.driver import deliver
 from polyad.fitting.status import Status
 from polyad.tensor.kruskal import KruskalTensor
 
@@ -48,7 +45,6 @@ if TYPE_CHECKING:
     from polyad.data.readers import TensorInput
     from polyad.data.validation import Missing
     from polyad.fitting import Iteration
-    from polyad.fitting.driver import Clock
 
 
 # Components of this part of the size of a batch are none.
@@ -290,15 +286,6 @@ class StochasticCP(BatchedCP):
                 self._remember(X, given)
         return self
 
-    def _open(self, X: Any, mask: Any) -> SampleSource:
-        source = open_source(X, int(self.batch_size), allow_nan=True, mask=mask)
-        if source.reads_once:
-            check_single_pass(self.max_iter, self.n_init, self.checkpoint)
-        return source
-
-    def _content(self, given: SampleSource, y: Any) -> dict[str, Any]:
-        return {"data": [digest_of(batch.given) for batch in given.sweep()], "y": y}
-
     def _read(self, given: Any, y: Any) -> BatchedData:
         init = self.init
         if self._goes_on:
@@ -307,36 +294,6 @@ class StochasticCP(BatchedCP):
         problem = self._problem_of(given, init, n_batches=given.n_batches)
         self._warn_about_content(problem, given.head)
         return problem
-
-    def _run(
-        self, problem: BatchedData, solver: Any, identity: dict[str, Any], clock: Clock
-    ) -> tuple[FitResult[Any], FitError | None]:
-        result, broken = super()._run(problem, solver, identity, clock)
-        if problem.source.reads_once and (broken or result.status is Status.INTERRUPTED):
-            # The samples are gone, and the state is that before them.
-            raise broken or KeyboardInterrupt
-        return result, broken
-
-    def _described(self, given: SampleSource, solver: StochasticSolver) -> TensorInput:
-        if isinstance(given, MemorySource):
-            return given.head
-        labels = joined_batch_labels(solver.sample_labels)
-        return dataclasses.replace(given.head, labels=(labels, *given.head.labels[1:]))
-
-    def _check_goes_on(self, given: TensorInput) -> None:
-        """Refuse to go on with samples that are not laid out as those of the fit before."""
-        self._check_same_rank(len(self.weights_))
-        self._check_order(given)
-        laid_out = self._in_the_shape_of_the_model(given)
-        same = laid_out.shape == given.shape and laid_out.modes == given.modes
-        pairs: Any = zip(laid_out.labels[1:], given.labels[1:], strict=True)
-        if not same or any(a is not b and not np.array_equal(a, b) for a, b in pairs):
-            message = (
-                "warm_start=True goes on from factors whose labels are not those of X, or are in "
-                "another order. Bring X to the labels of the model first (LabelledTensor.align), "
-                "or use warm_start=False."
-            )
-            raise InvalidInputError(message)
 
     def _problem_of(self, source: SampleSource, init: Any, *, n_batches: int | None) -> BatchedData:
         """Check the parameters against the data and make the problem."""
@@ -409,11 +366,6 @@ class StochasticCP(BatchedCP):
                 "for entries of this size, or small batches have nothing in common: use a smaller "
                 "ridge, scale the data to entries of about one, or take a larger batch_size."
             )
-
-    def _report_ending(self) -> None:
-        # One sweep was asked for and made: it is no search that could have converged.
-        if not (self.max_iter == 1 and self.status_ is Status.MAX_ITER):
-            super()._report_ending()
 
     def _read_init(self, problem: FitData, init: Any) -> Any:
         if isinstance(init, str) and init in ("svd", "random"):

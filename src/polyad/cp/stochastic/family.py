@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,10 +14,12 @@ from polyad.core.threads import thread_limit
 from polyad.cp.family import CPFamily
 from polyad.cp.problem import build_problem
 from polyad.cp.solver import ridge_rows
-from polyad.data.batches import open_source
+from polyad.data.batches import MemorySource, open_source
 from polyad.data.label_values import joined_text
 from polyad.data.readers import sample_access
 from polyad.exceptions import InvalidInputError, NumericalError
+from polyad.fitting.identity import digest_of
+from polyad.fitting.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,8 +27,11 @@ if TYPE_CHECKING:
     from polyad.core.arrays import Array
     from polyad.cp.family import CPLearned
     from polyad.cp.problem import Problem
+    from polyad.data.batches import SampleSource
     from polyad.data.readers import TensorInput
     from polyad.data.validation import Missing
+    from polyad.fitting import FitResult
+    from polyad.fitting.driver import Clock, FitError
 
 
 def check_single_pass(max_iter: int, n_init: int, checkpoint: Any) -> None:
@@ -69,9 +75,53 @@ class BatchedCP(CPFamily):
     _reads_batches: ClassVar[bool] = True
 
     if TYPE_CHECKING:
-        batch_size: int
+        batch_size: Any
         missing: Missing
         ridge: float
+
+    def _open(self, X: Any, mask: Any) -> SampleSource:
+        source = open_source(X, int(self.batch_size), allow_nan=self._accepts_nan, mask=mask)
+        if source.reads_once:
+            check_single_pass(self.max_iter, self.n_init, self.checkpoint)
+        return source
+
+    def _content(self, given: SampleSource, y: Any) -> dict[str, Any]:
+        return {"data": [digest_of(batch.given) for batch in given.sweep()], "y": y}
+
+    def _run(
+        self, problem: Any, solver: Any, identity: dict[str, Any], clock: Clock
+    ) -> tuple[FitResult[Any], FitError | None]:
+        result, broken = super()._run(problem, solver, identity, clock)
+        if problem.source.reads_once and (broken or result.status is Status.INTERRUPTED):
+            # The samples are gone, and the state is that before them.
+            raise broken or KeyboardInterrupt
+        return result, broken
+
+    def _described(self, given: SampleSource, solver: Any) -> TensorInput:
+        if isinstance(given, MemorySource):
+            return given.head
+        labels = joined_batch_labels(solver.sample_labels)
+        return dataclasses.replace(given.head, labels=(labels, *given.head.labels[1:]))
+
+    def _check_goes_on(self, given: TensorInput) -> None:
+        """Refuse to go on with samples that are not laid out as those of the fit before."""
+        self._check_same_rank(len(self.weights_))
+        self._check_order(given)
+        laid_out = self._in_the_shape_of_the_model(given)
+        same = laid_out.shape == given.shape and laid_out.modes == given.modes
+        pairs: Any = zip(laid_out.labels[1:], given.labels[1:], strict=True)
+        if not same or any(a is not b and not np.array_equal(a, b) for a, b in pairs):
+            message = (
+                "warm_start=True goes on from factors whose labels are not those of X, or are in "
+                "another order. Bring X to the labels of the model first (LabelledTensor.align), "
+                "or use warm_start=False."
+            )
+            raise InvalidInputError(message)
+
+    def _report_ending(self) -> None:
+        # One sweep was asked for and made: it is no search that could have converged.
+        if not (self.max_iter == 1 and self.status_ is Status.MAX_ITER):
+            super()._report_ending()
 
     def transform(self, X: Any, *, mask: Any = None) -> Array:
         """Return the features of new samples, with the other modes held as they are.
@@ -86,7 +136,7 @@ class BatchedCP(CPFamily):
         Returns
         -------
         array of shape (n_samples, n_components)
-            The ridge solution of each sample on ``components_``; no graph is used.
+            The features of each sample: its ridge solution on ``components_``; no graph is used.
         """
         parts, labels, learned = [], [], self._model()
         with thread_limit(self.n_jobs):
@@ -142,7 +192,7 @@ class BatchedCP(CPFamily):
             yield self._validate_new(X, mask=mask, for_features=for_features)
             return
         source = open_source(
-            X, int(self.batch_size), allow_nan=True, mask=mask, is_new=for_features
+            X, int(self.batch_size), allow_nan=self._accepts_nan, mask=mask, is_new=for_features
         )
         for batch in source.sweep():
             self._check_order(batch.given)

@@ -1,0 +1,182 @@
+"""The updates of augmented CP: rows of samples by damped steps, factors by least squares.
+
+Rows and matrices of the size of the components are in double precision, data in its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from array_api_compat import array_namespace
+
+from polyad.cp.rules import double
+from polyad.tensor.kruskal import column_norms
+from polyad.tensor.products import contract_columns, project
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polyad.augmented.problem import View
+    from polyad.core.arrays import Array
+
+# Rows of this part of the usual length have no direction.
+_NO_LENGTH = 1e-12
+# Steps are halved so often before a row stays as it is.
+_HALVINGS = 30
+# A matrix gets at least this part of its mean diagonal as a ridge, which rounding cannot undo.
+_LEAST_RIDGE = 1e-13
+
+
+class RowSystem:
+    """The matrix ``Q = G + ridge I`` that all rows of a batch share, factored once."""
+
+    def __init__(self, gram: Array, ridge: float) -> None:
+        xp = array_namespace(gram)
+        size = float(xp.mean(xp.linalg.diagonal(gram)))
+        ridge = max(ridge, _LEAST_RIDGE * (size if size > 0 else 1.0))
+        eye = xp.eye(int(gram.shape[0]), dtype=gram.dtype)
+        self.matrix = 0.5 * (gram + gram.T) + ridge * eye
+        self._root = xp.linalg.solve(xp.linalg.cholesky(self.matrix), eye)
+
+    def solve(self, rhs: Array) -> Array:
+        """Return ``rhs Q^-1``."""
+        return (rhs @ self._root.T) @ self._root
+
+
+def directions(rows: Array) -> tuple[Array, Array]:
+    """Return the rows divided by their lengths, zero for those that have none, and the lengths."""
+    xp = array_namespace(rows)
+    lengths = xp.sqrt(xp.sum(rows * rows, axis=1))
+    has_length = lengths > _NO_LENGTH * math.sqrt(float(xp.mean(lengths * lengths)))
+    safe = xp.where(has_length, lengths, xp.ones_like(lengths))
+    units = xp.where(has_length[:, None], rows / safe[:, None], xp.zeros_like(rows))
+    return units, xp.where(has_length, lengths, xp.zeros_like(lengths))
+
+
+def pulls(rows: Array, twins: Array, gamma: float) -> tuple[Array, Array]:
+    """Return ``u`` of each row, by the structure of the matrix of pairs, and which rows count.
+
+    Zero where a row or its twin has no direction, and for less than two others.
+    """
+    xp = array_namespace(rows)
+    units, lengths = directions(twins)
+    counted = (directions(rows)[1] > 0) & (lengths > 0)
+    n_counted = int(xp.sum(xp.astype(counted, xp.int64)))
+    if n_counted < 2:
+        return xp.zeros_like(rows), xp.zeros_like(counted)
+    units = xp.where(counted[:, None], units, xp.zeros_like(units))
+    others = xp.sum(units, axis=0)[None, :] - units
+    pull = (gamma + 1.0) / (n_counted - 1) * others - units
+    return xp.where(counted[:, None], pull, xp.zeros_like(pull)), counted
+
+
+def row_losses(rows: Array, system: RowSystem, rhs: Array, pull: Array) -> Array:
+    """Return the part of the objective that each row decides, ``pull`` being ``beta u``."""
+    xp = array_namespace(rows)
+    units, _ = directions(rows)
+    quadratic = xp.sum(rows * (rows @ system.matrix - 2.0 * rhs), axis=1)
+    return quadratic + xp.sum(pull * units, axis=1)
+
+
+def improved_rows(
+    rows: Array, system: RowSystem, rhs: Array, pull: Array, *, rounds: int = 1
+) -> Array:
+    """Take damped steps of eq. 15 from some rows, each as long as its loss falls."""
+    xp = array_namespace(rows)
+    ridge_rows = system.solve(rhs)
+    best = row_losses(rows, system, rhs, pull)
+    for _ in range(rounds):
+        units, lengths = directions(rows)
+        safe = xp.where(lengths > 0, lengths, xp.ones_like(lengths))[:, None]
+        # The gradient of <pull, x/|x|> is orthogonal to x.
+        slope = (pull - units * xp.sum(units * pull, axis=1)[:, None]) / safe
+        slope = xp.where(lengths[:, None] > 0, slope, xp.zeros_like(slope))
+        way = ridge_rows - 0.5 * system.solve(slope) - rows
+        waiting = xp.sum(pull * pull, axis=1) > 0
+        share = 1.0
+        for _ in range(_HALVINGS):
+            tried = rows + share * way
+            losses = row_losses(tried, system, rhs, pull)
+            falls = waiting & (losses < best)
+            rows = xp.where(falls[:, None], tried, rows)
+            best = xp.where(falls, losses, best)
+            waiting = waiting & ~falls
+            if not bool(xp.any(waiting)):
+                break
+            share *= 0.5
+    return rows
+
+
+def better_rows(first: Array, second: Array, system: RowSystem, rhs: Array, pull: Array) -> Array:
+    """Return of two rows for each sample the one of the lower loss."""
+    xp = array_namespace(first)
+    losses = [row_losses(rows, system, rhs, pull) for rows in (first, second)]
+    return xp.where((losses[0] <= losses[1])[:, None], first, second)
+
+
+def grams_of(factors: Sequence[Array]) -> list[Array]:
+    """Return the Gram matrix of each factor, in double precision."""
+    return [double(factor).T @ double(factor) for factor in factors]
+
+
+def best_factors(
+    contracted: Array, factors: Sequence[Array], cross: Array, alpha: float, rate: float = 1.0
+) -> list[Array]:
+    """Move each factor in turn to its minimiser, or a part of the way, the ``rate``.
+
+    ``contracted`` (R, p) is the sum of the products of rows and samples, ``cross`` (R, R) that of
+    rows with themselves. Each mode starts from what is left once the later ones are contracted.
+    """
+    xp = array_namespace(contracted)
+    moved = list(factors)
+    sizes = [int(factor.shape[0]) for factor in factors]
+    # Of the modes up to k, the later ones contracted.
+    left = {len(sizes) - 1: xp.reshape(contracted, (int(contracted.shape[0]), *sizes))}
+    for k in range(len(sizes) - 1, 0, -1):
+        left[k - 1] = contract_columns(left[k], moved[: k + 1], 0, k)
+    grams = grams_of(moved)
+    for k in range(len(sizes)):
+        rhs = contract_columns(left[k], moved[: k + 1], k, k + 1)
+        normal = cross
+        for other, gram in enumerate(grams):
+            normal = normal if other == k else normal * gram
+        target = xp.astype(RowSystem(normal, alpha).solve(double(rhs).T), contracted.dtype)
+        moved[k] = target if rate == 1.0 else (1.0 - rate) * moved[k] + rate * target
+        grams[k] = grams_of([moved[k]])[0]
+    return moved
+
+
+def unit_columns(factors: Sequence[Array], before: Sequence[Array]) -> list[Array]:
+    """Give columns length one; those of length zero stay as they were."""
+    xp = array_namespace(factors[0])
+    result = []
+    for factor, own in zip(factors, before, strict=True):
+        lengths = column_norms(factor)
+        alive = lengths > 0
+        safe = xp.where(alive, lengths, xp.ones_like(lengths))
+        result.append(xp.where(alive[None, :], factor / safe[None, :], own))
+    return result
+
+
+def contract_samples(views: Sequence[View], rows: Sequence[Array]) -> tuple[Array, Array]:
+    """Return the products of rows with samples, and of rows with themselves, of all views."""
+    contracted = cross = None
+    for view, own in zip(views, rows, strict=True):
+        xp = array_namespace(own)
+        mine = project(view.matrix.T, xp.astype(own, view.matrix.dtype))
+        contracted = mine if contracted is None else contracted + mine
+        cross = own.T @ own if cross is None else cross + own.T @ own
+    return contracted, cross
+
+
+def scale_of(factors: Sequence[Array]) -> Array:
+    """Return the product of the lengths of the columns over modes, in double precision."""
+    lengths = [double(column_norms(factor)) for factor in factors]
+    return math.prod(lengths[1:], start=lengths[0])
+
+
+def gram_of(factors: Sequence[Array]) -> Array:
+    """Return the Gram matrix of the components of some factors, in double precision."""
+    grams = grams_of(factors)
+    return math.prod(grams[1:], start=grams[0])
