@@ -38,7 +38,7 @@ _SHORT = 512
 
 @dataclasses.dataclass
 class Jitter(SignalStep):
-    """Add noise to channels: fast, slow or both, relative to the range of the channel.
+    """Add noise to channels: fast, slow or both, relative to the size of the channel.
 
     Fast noise is uniform at each time. Slow noise is uniform at some knots, a random number of them
     from a twentieth to half of the length, and linear in between.
@@ -46,14 +46,15 @@ class Jitter(SignalStep):
     Parameters
     ----------
     degree : float, default=0.05
-        The largest noise, as a part of the range (largest minus smallest value) of a channel.
+        The largest noise, as a part of the size of a channel.
     modes : tuple of {'high', 'low', 'both', 'none'}, default=('high', 'low', 'both', 'none')
         One of them is drawn for each channel.
     probability : float, default=0.5
         That of a channel to be changed at all.
     relative_to : {'window', 'batch'}, default='window'
-        The range is that of the channel in the sample itself, as published, or its mean over the
-        batch: the noise of a sensor, which is the same whether there is a signal or not.
+        The size is the range (largest minus smallest value) of the channel in the sample itself,
+        as published, or its standard deviation over all samples of the batch: the noise of a
+        sensor, which is the same whether there is a signal or not.
     """
 
     degree: float = 0.05
@@ -82,9 +83,10 @@ class Jitter(SignalStep):
         drawn[rng.random(n * channels) >= self.probability] = -1
         fast = np.flatnonzero(_is_one_of(drawn, names, ("high", "both")))
         slow = np.flatnonzero(_is_one_of(drawn, names, ("low", "both")))
-        widths = xp.max(signals, axis=2) - xp.min(signals, axis=2) + _FLAT
         if self.relative_to == "batch":
-            widths = xp.zeros_like(widths) + xp.mean(widths, axis=0, keepdims=True)
+            widths = xp.std(signals, axis=(0, 2))[None, :] + xp.zeros_like(signals[:, :, 0])
+        else:
+            widths = xp.max(signals, axis=2) - xp.min(signals, axis=2) + _FLAT
         sizes = self.degree * xp.reshape(widths, (n * channels,))
         out = xp.reshape(copied(signals), (n * channels, n_times))
         for chosen, noise in ((fast, _fast_noise), (slow, _slow_noise)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,9 @@ import scipy.fft
 import scipy.signal
 from array_api_compat import device, is_numpy_array
 
+from polyad.augmented.signals.kernels import log_parts_of
 from polyad.augmented.signals.steps import SignalStep, check_between, moved, read_signals
+from polyad.core.threads import current_threads, cut, run_blocks
 from polyad.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 # The longest window that is chosen, and how many of its steps cover it.
 _LONGEST, _OVERLAP = 256, 8
+# Numbers of a block of samples whose logarithms a thread takes.
+_BLOCK = 250_000
 _PARTS = {
     "log_parts": ("re", "im"),
     "magnitude_phase": ("magnitude", "phase"),
@@ -109,12 +114,15 @@ class STFT(SignalStep):
         xp, signals = read_signals(signals, "STFT")
         spectra = self._spectra(xp, signals)
         n, channels, frames, frequencies = spectra.shape
-        parts = self._parts(xp, spectra)
-        shape = (n, len(parts) * channels, frequencies, frames)
+        n_parts = len(_PARTS[self.features])
+        shape = (n, n_parts, channels, frequencies, frames)
         out = xp.empty(shape, dtype=signals.dtype, device=device(signals))
-        for k, part in enumerate(parts):
-            out[:, k * channels : (k + 1) * channels, :, :] = xp.permute_dims(part, (0, 1, 3, 2))
-        return out
+        if self.features == "log_parts" and is_numpy_array(signals):
+            _write_log_parts(spectra, out, self.floor)
+        else:
+            for k, part in enumerate(self._parts(xp, spectra)):
+                out[:, k, ...] = xp.permute_dims(part, (0, 1, 3, 2))
+        return xp.reshape(out, (n, n_parts * channels, frequencies, frames))
 
     def labels(
         self, channels: int | Sequence[Any], n_times: int
@@ -171,7 +179,9 @@ class STFT(SignalStep):
         if weights is not None:
             frames = frames * moved(weights, signals)
         # SciPy's transform keeps single precision and is several times as fast as NumPy's.
-        return scipy.fft.rfft(frames) if is_numpy_array(signals) else xp.fft.rfft(frames)
+        if is_numpy_array(signals):
+            return np.asarray(scipy.fft.rfft(frames, workers=current_threads()))
+        return xp.fft.rfft(frames)
 
     def _weights(self, n_fft: int) -> np.ndarray | None:
         """Return the window with its scale, None if it is one."""
@@ -189,3 +199,12 @@ class STFT(SignalStep):
             return [xp.log(power + self.floor**2)]
         parts = (xp.real(spectra), xp.imag(spectra))
         return [xp.log(xp.abs(part) + self.floor) for part in parts]
+
+
+def _write_log_parts(spectra: np.ndarray, out: np.ndarray, floor: float) -> None:
+    """Write the logarithms of real and imaginary parts, on the threads of the computation."""
+    parts = np.ascontiguousarray(spectra).view(out.dtype)
+    least = np.asarray([floor], dtype=out.dtype)
+    n = len(parts)
+    blocks = cut(n, max(1, _BLOCK // max(1, parts[:1].size)))
+    run_blocks(partial(log_parts_of, parts, out, least), blocks)
