@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks import crowd, membership, quantile, soft, swift, transport
+from benchmarks import augmented, crowd, membership, quantile, soft, swift, transport
 
 Run = Callable[[int], object]
 DENSE_SIDE = 250
@@ -342,6 +342,10 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
             else {"polyad": membership.polyad_run},
         )
         for shape in (*membership.SHAPES, *membership.GROWTH)
+    },
+    **{
+        title: (make, augmented.RANK, 2, libraries)
+        for title, (make, libraries) in augmented.CASES.items()
     },
     **{
         crowd.title(*shape): (partial(crowd.problem, *shape), shape[2], 5, crowd.LIBRARIES)
