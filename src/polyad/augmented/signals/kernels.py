@@ -1,11 +1,14 @@
-"""Logarithms of the parts of spectra, with frames and frequencies exchanged on the way."""
+"""Logarithms of the parts of spectra."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
 
 from polyad.core.compiled import kernel
 from polyad.core.vector_math import fast_log
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @kernel
@@ -14,19 +17,21 @@ def log_parts_of(
 ) -> None:
     """Write log(abs(part) + floor) of some samples.
 
-    ``spectra`` are (samples, channels, frames, frequencies * 2), real and imaginary parts in turn;
-    ``out`` is (samples, 2, channels, frequencies, frames); ``floor`` has one number of their type.
+    ``spectra`` are (samples, channels, frequencies, frames * 2), real and imaginary parts in turn;
+    ``out`` is (samples, 2, channels, frequencies * frames); ``floor`` has one number of their type.
     """
-    n_channels, n_frames, width = spectra.shape[1], spectra.shape[2], spectra.shape[3]
-    line = np.empty(width, spectra.dtype)
+    n_channels, n_frequencies, n_frames = spectra.shape[1], spectra.shape[2], spectra.shape[3] // 2
     least = floor[0]
     for n in range(start, stop):
         for c in range(n_channels):
-            for m in range(n_frames):
-                own = spectra[n, c, m]
-                # A loop of its own, which runs on vector registers.
-                for k in range(width):
-                    line[k] = fast_log(abs(own[k]) + least)
-                for f in range(width // 2):
-                    out[n, 0, c, f, m] = line[2 * f]
-                    out[n, 1, c, f, m] = line[2 * f + 1]
+            real, imaginary = out[n, 0, c], out[n, 1, c]
+            for f in range(n_frequencies):
+                own, first = spectra[n, c, f], f * n_frames
+                for m in range(n_frames):
+                    real[first + m] = abs(own[2 * m]) + least
+                    imaginary[first + m] = abs(own[2 * m + 1]) + least
+            # Loops of their own, which run on vector registers.
+            for k in range(real.size):
+                real[k] = fast_log(real[k])
+            for k in range(imaginary.size):
+                imaginary[k] = fast_log(imaginary[k])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import scipy.fft
@@ -113,7 +113,7 @@ class STFT(SignalStep):
         """
         xp, signals = read_signals(signals, "STFT")
         spectra = self._spectra(xp, signals)
-        n, channels, frames, frequencies = spectra.shape
+        n, channels, frequencies, frames = spectra.shape
         n_parts = len(_PARTS[self.features])
         shape = (n, n_parts, channels, frequencies, frames)
         out = xp.empty(shape, dtype=signals.dtype, device=device(signals))
@@ -121,7 +121,7 @@ class STFT(SignalStep):
             _write_log_parts(spectra, out, self.floor)
         else:
             for k, part in enumerate(self._parts(xp, spectra)):
-                out[:, k, ...] = xp.permute_dims(part, (0, 1, 3, 2))
+                out[:, k, ...] = part
         return xp.reshape(out, (n, n_parts * channels, frequencies, frames))
 
     def labels(
@@ -165,30 +165,26 @@ class STFT(SignalStep):
         return int(n_fft), int(max(1, n_fft // _OVERLAP) if self.hop is None else self.hop)
 
     def _spectra(self, xp: Any, signals: Array) -> Array:
-        """Return the spectrum of each frame: (samples, channels, frames, frequencies)."""
+        """Return the spectrum of each frame: (samples, channels, frequencies, frames)."""
         n_fft, hop = self._sizes(int(signals.shape[-1]))
+        n_frames = (int(signals.shape[-1]) - n_fft) // hop + 1
+        norm: Literal["ortho", "backward"] = "ortho" if self.normalized else "backward"
         if is_numpy_array(signals):
-            frames = np.lib.stride_tricks.sliding_window_view(signals, n_fft, axis=-1)[:, :, ::hop]
+            windows = np.lib.stride_tricks.sliding_window_view(signals, n_fft, axis=-1)
+            frames = np.swapaxes(windows[:, :, ::hop], 2, 3)
         else:
-            n_frames = (int(signals.shape[-1]) - n_fft) // hop + 1
-            index = np.arange(n_frames)[:, None] * hop + np.arange(n_fft)
+            index = np.arange(n_fft)[:, None] + np.arange(n_frames) * hop
             flat = xp.asarray(index.reshape(-1), device=device(signals))
-            shape = (*signals.shape[:2], n_frames, n_fft)
+            shape = (*signals.shape[:2], n_fft, n_frames)
             frames = xp.reshape(xp.take(signals, flat, axis=2), shape)
-        weights = self._weights(n_fft)
-        if weights is not None:
-            frames = frames * moved(weights, signals)
+        if self.window != "boxcar":
+            weights = scipy.signal.get_window(self.window, n_fft)
+            frames = frames * moved(weights, signals)[:, None]
         # SciPy's transform keeps single precision and is several times as fast as NumPy's.
         if is_numpy_array(signals):
-            return np.asarray(scipy.fft.rfft(frames, workers=current_threads()))
-        return xp.fft.rfft(frames)
-
-    def _weights(self, n_fft: int) -> np.ndarray | None:
-        """Return the window with its scale, None if it is one."""
-        scale = n_fft**-0.5 if self.normalized else 1.0
-        if self.window == "boxcar":
-            return None if scale == 1.0 else np.full(n_fft, scale)
-        return scale * scipy.signal.get_window(self.window, n_fft)
+            workers = current_threads()
+            return np.asarray(scipy.fft.rfft(frames, axis=2, norm=norm, workers=workers))
+        return xp.fft.rfft(frames, axis=2, norm=norm)
 
     def _parts(self, xp: Any, spectra: Array) -> list[Array]:
         """Return the features that spectra become."""
@@ -204,7 +200,7 @@ class STFT(SignalStep):
 def _write_log_parts(spectra: np.ndarray, out: np.ndarray, floor: float) -> None:
     """Write the logarithms of real and imaginary parts, on the threads of the computation."""
     parts = np.ascontiguousarray(spectra).view(out.dtype)
+    flat = out.reshape(*out.shape[:3], -1)
     least = np.asarray([floor], dtype=out.dtype)
-    n = len(parts)
-    blocks = cut(n, max(1, _BLOCK // max(1, parts[:1].size)))
-    run_blocks(partial(log_parts_of, parts, out, least), blocks)
+    blocks = cut(len(parts), max(1, _BLOCK // parts[0].size))
+    run_blocks(partial(log_parts_of, parts, flat, least), blocks)
