@@ -19,7 +19,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 GROUND = {"core", "exceptions", "_version"}
 FLOORS = {"tensor", "transport", "losses", "fitting", "data"}
 SKELETON = {"estimators"}
-ROOMS = {"cp", "crowd", "membership", "quantile", "soft", "wasserstein"}
+ROOMS = {"augmented", "cp", "crowd", "membership", "quantile", "soft", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
 
@@ -32,6 +32,7 @@ MAY_USE = {
     "losses": {"data"},
     "estimators": FLOORS,
     **{room: FLOORS | SKELETON for room in ROOMS},
+    "augmented": FLOORS | SKELETON | {"cp"},
     "wasserstein": FLOORS | SKELETON | {"cp"},
     "membership": FLOORS | SKELETON | {"cp"},
     "crowd": FLOORS | SKELETON | {"membership"},
@@ -243,7 +244,16 @@ def test_files_stay_readable():
 
 PUBLIC = {
     "polyad": [
-        *("CP", "Checkpoint", "DawidSkene", "GeneralizedCP", "History", "KruskalTensor"),
+        *(
+            "AugmentedCP",
+            "augmented",
+            "CP",
+            "Checkpoint",
+            "DawidSkene",
+            "GeneralizedCP",
+            "History",
+            "KruskalTensor",
+        ),
         *("LabelledTensor", "MajorityVote", "MixedMembership", "NonnegativeCP", "PoissonCP"),
         *("PolyadError", "QMF", "QMFQ", "SimilarityCP", "crowd", "membership"),
         *(
@@ -259,6 +269,11 @@ PUBLIC = {
         *("exceptions", "factor_match_score", "fitting", "io", "load", "losses", "metrics"),
         *("quantile", "report", "selection", "soft", "tensor", "transport", "wasserstein"),
         "wasserstein_distance",
+    ],
+    "polyad.augmented": ["AugmentedCP"],
+    "polyad.augmented.signals": [
+        *("BandPass", "ChannelDropout", "Compose", "Jitter", "OneOf", "Recordings", "Rotation"),
+        *("STFT", "Scaling", "TimeShift"),
     ],
     "polyad.cp": [
         *("CP", "GeneralizedCP", "NonnegativeCP", "PoissonCP", "SimilarityCP", "StochasticCP"),

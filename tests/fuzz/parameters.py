@@ -26,6 +26,7 @@ WISHES = {
     "NonnegativeCP": Wish("nonnegative"),
     "PoissonCP": Wish("nonnegative"),
     "StochasticCP": Wish(),
+    "AugmentedCP": Wish(missing=False),
     "SupervisedCP": Wish("nonnegative"),
     "SimilarityCP": Wish("nonnegative"),
     "WassersteinCP": Wish("nonnegative", missing=False),

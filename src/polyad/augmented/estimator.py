@@ -138,7 +138,7 @@ class AugmentedCP(BatchedCP):
         are.
     alpha : float, default=1e-3
         The weight :math:`\alpha` of the squared rows and factors.
-    beta : float, default=0.1
+    beta : float, default=0.01
         The weight :math:`\beta` of self-supervision: compared with the mean square of a sample.
         Zero is the method without it, "ATD ss-", which still learns from twins.
     gamma : float, default=0.0
@@ -150,7 +150,7 @@ class AugmentedCP(BatchedCP):
         changes, and makes features uncorrelated, in the order of signal to change, with a mean
         square of one over all of them. None gives the coefficients of the components, of length
         one, in the unit of the data. ``'auto'`` is the first with ``augment`` and None without.
-    metric_floor : float, default=0.1
+    metric_floor : float, default=0.02
         A change that every direction is taken to have, as a part of the mean change. Large
         numbers discount nothing.
     center : bool, default=True
@@ -168,9 +168,10 @@ class AugmentedCP(BatchedCP):
         exponential average of minimisers, in which the start does not count.
     shuffle : bool, default=True
         Whether each sweep has its own order, as in :class:`~polyad.StochasticCP`.
-    init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
-        Where to start: singular vectors of the first batch, random numbers, or given factors, of
-        which that of the samples is not used.
+    init : {'random', 'svd'}, KruskalTensor, (weights, factors) or list of factors, default='random'
+        Where to start: random numbers, singular vectors of the first batch, which are a poor start
+        with more components than a mode has entries, or given factors, of which that of the
+        samples is not used.
     {n_init, max_iter}
         An iteration is a sweep over the samples.
     tol : float, default=1e-3
@@ -284,17 +285,17 @@ class AugmentedCP(BatchedCP):
         augment: Any = None,
         preprocess: Any = None,
         alpha: float = 1e-3,
-        beta: float = 0.1,
+        beta: float = 0.01,
         gamma: float = 0.0,
         rounds: int = 1,
         metric: str | None = "auto",
-        metric_floor: float = 0.1,
+        metric_floor: float = 0.02,
         center: bool = True,
         scale_channels: bool = True,
         batch_size: int | None = 128,
         learning_rate: Any = "auto",
         shuffle: bool = True,
-        init: Any = "svd",
+        init: Any = "random",
         n_init: int = 1,
         max_iter: int = 50,
         tol: float = 1e-3,
@@ -468,7 +469,7 @@ class AugmentedCP(BatchedCP):
         if centre.n_samples and centre.spread == 0:
             self._warn_about_data("all samples are the same, and the decomposition is zero.")
         kind = FullBatchSolver if self.batch_size is None else MiniBatchSolver
-        return kind(problem, self._settings(source.n_batches), centre)
+        return kind(problem, self._settings(problem.n_batches), centre)
 
     def _begin(self, solver: Any, number: int, seed: int) -> Any:
         problem = solver.problem

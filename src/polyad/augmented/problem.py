@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj
 
+from polyad.augmented.signals.steps import SignalStep
 from polyad.core.arrays import to_numpy
 from polyad.cp.rules import double, epsilon_of
 from polyad.data.batches import MemorySource, matching
@@ -49,11 +50,12 @@ class Centre:
 
 @dataclass(frozen=True)
 class View:
-    """Some samples about the mean, in its unit: a matrix with a row each."""
+    """Some samples about the mean: a matrix with a row each, to be divided by a unit."""
 
     matrix: Array
-    #: (n,) in double precision.
+    #: (n,) of the samples in that unit, in double precision.
     squares: Array
+    unit: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class Preprocess:
     function: Callable[[Array], Array] | None
     #: (n_1,)
     scales: Array | None
+
+    @property
+    def makes_new(self) -> bool:
+        """Whether the tensors are nobody else's, so that they may be changed."""
+        return isinstance(self.function, SignalStep)
 
     def __call__(self, samples: Array) -> Array:
         """Return the tensors, as arrays of the kind of the samples."""
@@ -116,6 +123,8 @@ class AugmentedData:
         self.augment = augment
         self.preprocess = preprocess
         self.center = center
+        #: The number of batches of a sweep, if it is known.
+        self.n_batches = source.n_batches
         first = preprocess(source.head.data[:1, ...])
         #: An array of the kind that all arrays of the fit are of.
         self.like = first
@@ -159,21 +168,26 @@ class AugmentedData:
 
     def centre(self) -> Centre:
         """Return the centre of all samples, in one pass over them."""
-        batches = self.source.sweep()
-        found = self.moved_centre(None, self.matrix(next(batches).given.data))
-        for batch in batches:
-            found = self.moved_centre(found, self.matrix(batch.given.data))
-        return found
+        found, self.n_batches = None, 0
+        for batch in self.source.sweep():
+            matrix = self.matrix(batch.given.data)
+            found = self.moved_centre(found, matrix, batch.positions)
+            self.n_batches += 1
+        return self.no_centre() if found is None else found
 
     def no_centre(self) -> Centre:
         """Return the centre of no samples, which those that come will move."""
         return Centre(0, self.asarray(np.zeros(math.prod(self.shape))), 0.0)
 
-    def moved_centre(self, centre: Centre | None, matrix: Array) -> Centre:
+    def moved_centre(
+        self, centre: Centre | None, matrix: Array, positions: np.ndarray | None = None
+    ) -> Centre:
         """Return the centre of the samples before and of some more."""
         xp = array_namespace(matrix)
         n = int(matrix.shape[0])
         mean = xp.mean(matrix, axis=0) if self.center else xp.zeros_like(matrix[0, :])
+        if not bool(xp.all(xp.isfinite(mean))):
+            self._squares(matrix, positions)
         spread = float(xp.sum(squares_of(matrix - mean[None, :]))) / n
         # Samples that are all the same differ from their mean by rounding.
         rounding = _ROUNDING_OF_MEANS * epsilon_of(matrix.dtype)
@@ -191,13 +205,31 @@ class AugmentedData:
 
     def view(self, matrix: Array, centre: Centre, positions: np.ndarray | None = None) -> View:
         """Return samples about the centre and in its unit; refuse what is not finite."""
-        about = (matrix - centre.mean[None, :]) if self.center else matrix
-        about = about * (1.0 / centre.unit if centre.spread > 0 else 0.0)
+        if centre.spread == 0:
+            matrix = 0.0 * matrix
+        elif self.center and self.preprocess.makes_new:
+            matrix -= centre.mean[None, :]
+        elif self.center:
+            matrix = matrix - centre.mean[None, :]
+        return View(matrix, self._squares(matrix, positions) / centre.unit**2, centre.unit)
+
+    def _squares(self, about: Array, positions: np.ndarray | None) -> Array:
+        """Return the squares of samples, or refuse those that are not finite."""
         squares = squares_of(about)
         sound = to_numpy(array_namespace(squares).isfinite(squares))
-        if not sound.all():
-            raise _not_finite(np.flatnonzero(~sound), positions, self)
-        return View(about, squares)
+        if sound.all():
+            return squares
+        bad = np.flatnonzero(~sound)
+        places = (bad if positions is None else positions[bad]).tolist()
+        made = [] if self.augment is None else ["augment"]
+        made += [] if self.preprocess.function is None else ["preprocess"]
+        by = f" after {' and '.join(made)}" if made else ""
+        shown = ", ".join(map(str, places[:5])) + (", ..." if len(places) > 5 else "")
+        message = (
+            f"{len(places)} samples are not finite{by}, or too large: {shown}. Leave them out, or "
+            "scale them."
+        )
+        raise InvalidInputError(message)
 
 
 def _taken(array: Any, positions: np.ndarray) -> Array:
@@ -312,17 +344,3 @@ def read_output(made: Any, samples: Array, what: str, *, same_shape: bool = True
 
 def _is_no_batch(shape: tuple[int, ...], samples: Array) -> bool:
     return len(shape) < 2 or shape[0] != samples.shape[0] or 0 in shape
-
-
-def _not_finite(
-    bad: np.ndarray, positions: np.ndarray | None, data: AugmentedData
-) -> InvalidInputError:
-    places = bad if positions is None else positions[bad]
-    shown = ", ".join(map(str, places[:5].tolist())) + (", ..." if len(places) > 5 else "")
-    made = ["augment"] if data.augment is not None else []
-    made += ["preprocess"] if data.preprocess.function is not None else []
-    by = f" after {' and '.join(made)}" if made else ""
-    return InvalidInputError(
-        f"{len(places)} samples are not finite{by}, or too large: {shown}. Leave them out, or "
-        "scale them."
-    )

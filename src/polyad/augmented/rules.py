@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _NO_LENGTH = 1e-12
 # Steps are halved so often before a row stays as it is.
 _HALVINGS = 30
+# A step that promises less than this part of the loss of its row is not tried.
+_NO_GAIN = 1e-13
 # A matrix gets at least this part of its mean diagonal as a ridge, which rounding cannot undo.
 _LEAST_RIDGE = 1e-13
 
@@ -84,6 +86,7 @@ def improved_rows(
 ) -> Array:
     """Take damped steps of eq. 15 from some rows, each as long as its loss falls."""
     xp = array_namespace(rows)
+    rows = xp.asarray(rows, copy=True)
     ridge_rows = system.solve(rhs)
     best = row_losses(rows, system, rhs, pull)
     for _ in range(rounds):
@@ -93,17 +96,21 @@ def improved_rows(
         slope = (pull - units * xp.sum(units * pull, axis=1)[:, None]) / safe
         slope = xp.where(lengths[:, None] > 0, slope, xp.zeros_like(slope))
         way = ridge_rows - 0.5 * system.solve(slope) - rows
-        waiting = xp.sum(pull * pull, axis=1) > 0
+        # What a small step along it would bring, for a whole step: nothing if that is rounding.
+        gain = -xp.sum(way * (2.0 * (rows @ system.matrix - rhs) + slope), axis=1)
+        waiting = xp.nonzero(gain > _NO_GAIN * (xp.abs(best) + xp.sum(xp.abs(rhs * rows), axis=1)))[
+            0
+        ]
         share = 1.0
         for _ in range(_HALVINGS):
-            tried = rows + share * way
-            losses = row_losses(tried, system, rhs, pull)
-            falls = waiting & (losses < best)
-            rows = xp.where(falls[:, None], tried, rows)
-            best = xp.where(falls, losses, best)
-            waiting = waiting & ~falls
-            if not bool(xp.any(waiting)):
+            if waiting.shape[0] == 0:
                 break
+            tried = rows[waiting, ...] + share * way[waiting, ...]
+            losses = row_losses(tried, system, rhs[waiting, ...], pull[waiting, ...])
+            falls = losses < best[waiting]
+            taken = waiting[falls]
+            rows[taken, ...], best[taken] = tried[falls, ...], losses[falls]
+            waiting = waiting[~falls]
             share *= 0.5
     return rows
 
@@ -164,7 +171,7 @@ def contract_samples(views: Sequence[View], rows: Sequence[Array]) -> tuple[Arra
     contracted = cross = None
     for view, own in zip(views, rows, strict=True):
         xp = array_namespace(own)
-        mine = project(view.matrix.T, xp.astype(own, view.matrix.dtype))
+        mine = project(view.matrix.T, xp.astype(own / view.unit, view.matrix.dtype))
         contracted = mine if contracted is None else contracted + mine
         cross = own.T @ own if cross is None else cross + own.T @ own
     return contracted, cross

@@ -248,7 +248,7 @@ class AugmentedSolver(Solver[AugmentedState]):
     def products(self, views: Sequence[View], factors: Sequence[Array]) -> list[Array]:
         """Return the products of samples with the components."""
         basis = khatri_rao(factors)
-        return [double(project(view.matrix, basis).T) for view in views]
+        return [double(project(view.matrix, basis).T) / view.unit for view in views]
 
     def fit_rows(
         self, products: Sequence[Array], system: RowSystem, before: Sequence[Array] = ()

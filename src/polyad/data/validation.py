@@ -15,6 +15,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_numpy_array
 from scipy.sparse import coo_array
 
+from polyad.core.arrays import to_numpy
 from polyad.data.readers import ACCEPTED, TensorInput, unpack
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.sparse import canonicalize
@@ -35,6 +36,8 @@ __all__ = [
 
 Missing = Literal["zero", "unobserved"]
 
+# How many bad samples an error names.
+_SHOWN = 5
 # Beyond these sizes of the largest entry, squares leave the range of the number type.
 _LARGEST = {"float32": 1e15, "float64": 1e120}
 
@@ -155,10 +158,18 @@ def _refuse_nan(given: TensorInput, bad: Array) -> None:
         )
     else:
         message = (
-            f"The data contains NaN, first at {where}, and this method does not accept "
-            "missing entries. Fill or drop them first."
+            f"The data contains NaN in {_samples(bad)}, first at {where}, and this method does not "
+            "accept missing entries. Fill or drop them first."
         )
     raise InvalidInputError(message)
+
+
+def _samples(bad: Array) -> str:
+    """Return how many samples have True somewhere, and the first of them, in words."""
+    xp = array_namespace(bad)
+    found = np.flatnonzero(to_numpy(xp.any(bad, axis=tuple(range(1, bad.ndim)))))
+    shown = ", ".join(map(str, found[:_SHOWN].tolist())) + (", ..." if len(found) > _SHOWN else "")
+    return f"{len(found)} sample{'s' if len(found) > 1 else ''} ({shown})"
 
 
 def first_position(given: TensorInput, bad: Array) -> tuple[int, ...]:
