@@ -62,7 +62,7 @@ def _steps() -> tuple[Any, Any]:
 def _model(rank: int, n_iter: int, **parameters: Any) -> Any:
     from polyad import AugmentedCP
 
-    options = {"batch_size": BATCH, "init": "random", "random_state": 0, "n_jobs": 2}
+    options = {"batch_size": BATCH, "random_state": 0, "n_jobs": 2}
     return AugmentedCP(rank, max_iter=n_iter, tol=0, **options, **parameters)
 
 

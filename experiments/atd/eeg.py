@@ -54,7 +54,6 @@ def make_model(seed: int = 0) -> AugmentedCP:
         COMPONENTS,
         augment=twins,
         preprocess=STFT(n_fft=64, hop=16, features="log_power", window="hann", sampling_rate=RATE),
-        init="random",
         random_state=seed,
     )
 

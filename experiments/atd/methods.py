@@ -46,29 +46,26 @@ TWINS: dict[str, Any] = {
     "ours: rotation": _ASKEW,
     "ours: noise": _NOISE,
 }
-# On training persons beta 0, 0.01, 0.03, 0.1 and 1, floors 0.02, 0.03, 0.1 and gamma 0 and -1
-# were tried.
-_CHOSEN = {"beta": 0.01, "metric_floor": 0.02}
 _AS_PAPER = {"metric": None, "center": False, "scale_channels": False}
 #: The settings of the methods that are AugmentedCP.
 OURS: dict[str, dict[str, Any]] = {
-    "AugmentedCP": _CHOSEN,
-    "AugmentedCP, beta 0": {**_CHOSEN, "beta": 0.0},
-    "AugmentedCP, no metric": {**_CHOSEN, "metric": None},
+    "AugmentedCP": {},
+    "AugmentedCP (beta 0)": {"beta": 0.0},
+    "AugmentedCP (no metric)": {"metric": None},
     # The paper's rule, derived: its beta and gamma, in the unit of the data (spread), no mean.
-    "ATD, derived rule": {**_AS_PAPER, "beta": "paper", "gamma": BATCH},
+    "ATD (derived rule)": {**_AS_PAPER, "beta": "paper", "gamma": BATCH},
     "ATD ss-": {**_AS_PAPER, "beta": 0.0},
 }
 #: Methods and the twins that they use where nothing else is said.
 METHODS = {
     "AugmentedCP": "ours",
-    "AugmentedCP, beta 0": "ours",
-    "AugmentedCP, no metric": "ours",
-    "ATD, derived rule": "published",
+    "AugmentedCP (beta 0)": "ours",
+    "AugmentedCP (no metric)": "ours",
+    "ATD (derived rule)": "published",
     "ATD as published": "published",
     "ATD ss-": "published",
     "SALS": "",
-    "SALS, centred": "",
+    "SALS (centred)": "",
     "GR-SALS": "",
     "CP-ALS": "",
     "PCA": "",
@@ -121,8 +118,6 @@ def _model(rank: int, twins: Any, settings: dict[str, Any], mean_square: float) 
         preprocess=STFT_PUBLISHED,
         batch_size=BATCH,
         alpha=ALPHA,
-        # Singular vectors of a batch are a bad start for more components than channels.
-        init="random",
         **chosen,
     )
 
@@ -154,7 +149,7 @@ def _plain(method: str, rank: int, data: Seen, seed: int, sweeps: int) -> Fitted
         rng = np.random.default_rng(seed)
         factors = [rng.standard_normal((n, rank)).astype(np.float32) for n in shape]
         return Fitted(lambda new: ridge_rows(new.tensors, factors, ALPHA), _size(factors))
-    mean = tensors.mean(axis=0) if method == "SALS, centred" else np.float32(0)
+    mean = tensors.mean(axis=0) if method == "SALS (centred)" else np.float32(0)
     if method == "CP-ALS":
         model: Any = CP(rank, max_iter=2 * sweeps, tol=1e-4, init="random", random_state=seed)
     else:
@@ -162,6 +157,7 @@ def _plain(method: str, rank: int, data: Seen, seed: int, sweeps: int) -> Fitted
         model = StochasticCP(
             rank,
             batch_size=BATCH,
+            # Singular vectors of a batch are a bad start for more components than channels.
             init="random",
             max_iter=sweeps,
             ridge=ALPHA,
