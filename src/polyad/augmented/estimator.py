@@ -36,7 +36,7 @@ from polyad.cp.solver import ridge_rows
 from polyad.cp.start import given_start, make_start
 from polyad.cp.stochastic.family import BatchedCP
 from polyad.cp.stochastic.solver import broken_batch
-from polyad.data.batches import Batch, MemorySource, matching
+from polyad.data.batches import Batch, MemorySource, matching, open_source
 from polyad.data.label_values import joined_labels
 from polyad.data.readers import sample_access
 from polyad.data.validation import as_tensor_input, read_features
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from polyad.data.readers import TensorInput
     from polyad.fitting import Iteration
 
+# A batch of so many samples has all of them.
+_ALL = 2**40
 # Components of this part of the size of a sample are none.
 _NOTHING = 1e-12
 # Samples whose features are made at a time, where no batch_size says so.
@@ -235,7 +237,7 @@ class AugmentedCP(BatchedCP):
     >>> X = np.random.default_rng(0).normal(size=(200, 6, 32))
     >>> def noisy(batch, generator):
     ...     return batch + 0.1 * generator.normal(size=batch.shape)
-    >>> model = AugmentedCP(4, augment=noisy, max_iter=3, tol=0, random_state=0)
+    >>> model = AugmentedCP(4, augment=noisy, random_state=0)
     >>> model.fit_transform(X).shape
     (200, 4)
     """
@@ -402,14 +404,15 @@ class AugmentedCP(BatchedCP):
             # A mask marks missing entries by NaN, which the second look refuses.
             given = _dense(as_tensor_input(as_tensor_input(X, mask=mask)))
             return MemorySource(given, self.batch_size or given.shape[0])
+        if self.batch_size is None and access == "blocks":
+            whole = open_source(X, _ALL, allow_nan=False, mask=mask).head
+            return MemorySource(whole, whole.shape[0])
         if self.batch_size is None:
-            if access != "blocks":
-                message = (
-                    "batch_size=None takes all samples at once, but X comes in batches. Give one "
-                    "array, or a number."
-                )
-                raise InvalidInputError(message)
-            return self._open(np.asarray(X[:]), mask)
+            message = (
+                "batch_size=None takes all samples at once, but X comes in batches. Give one "
+                "array, or a number."
+            )
+            raise InvalidInputError(message)
         source = super()._open(X, mask)
         _dense(source.head)
         return source
