@@ -9,6 +9,7 @@ from scipy.sparse import coo_array
 
 import polyad
 from polyad import Checkpoint, LabelledTensor
+from polyad.augmented.signals import STFT, Scaling
 from polyad.exceptions import CheckpointError, PolyadError
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.fitting.identity import digest_of
@@ -21,7 +22,7 @@ pytestmark = [
 ]
 
 # Two solvers of one estimator have states of their own.
-NAMES = [*FIRST.values(), "GeneralizedCP adam", "QMF lbfgs"]
+NAMES = [*FIRST.values(), "AugmentedCP at once", "GeneralizedCP adam", "QMF lbfgs"]
 DENSE = CASES["CP"].data()
 FACTORS = [np.random.default_rng(0).random((size, 2)) for size in DENSE.shape]
 # Another value of each parameter that counts, but of those that are one of some words.
@@ -35,6 +36,8 @@ OTHER = {
     **{"marginal_penalty": 0.5, "sinkhorn_iter": 7, "n_quantiles": 5, "nonnegative": False},
     **{"divergence": "frobenius", "alpha0": 0.7, "kinds": "real", "refine": True},
     **{"anchors": [[0], [1], [2]], "n_partitions": 1},
+    **{"augment": Scaling(), "preprocess": STFT(n_fft=2), "alpha": 0.5, "beta": 0.5, "gamma": 1.0},
+    **{"rounds": 2, "metric": None, "metric_floor": 1.0, "center": False, "scale_channels": False},
 }
 UNCOUNTED = {
     "n_jobs": 1,

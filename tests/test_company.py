@@ -17,6 +17,7 @@ from polyad import (
     CP,
     QMF,
     QMFQ,
+    AugmentedCP,
     GeneralizedCP,
     LabelledTensor,
     NonnegativeCP,
@@ -26,6 +27,7 @@ from polyad import (
     SupervisedCP,
     WassersteinCP,
 )
+from polyad.augmented.signals import Scaling
 from polyad.exceptions import DataWarning, InvalidInputError
 
 pytestmark = pytest.mark.filterwarnings(
@@ -109,6 +111,10 @@ OTHER_MODELS = {
     "GeneralizedCP adam": (
         GeneralizedCP(3, loss="poisson", solver="adam", random_state=0, max_iter=3, epoch_iter=20),
         coo_array(data_of("poisson") * (parts(seed=3) < 0.3)),
+    ),
+    "AugmentedCP": (
+        AugmentedCP(RANK, augment=Scaling(), batch_size=8, max_iter=20, random_state=0),
+        parts(),
     ),
     "WassersteinCP": (WassersteinCP(2, random_state=0, max_iter=4), coo_array(parts())),
     "QMF": (QMF(2, random_state=0, max_iter=8), parts((24, 12))),

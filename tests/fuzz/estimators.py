@@ -137,6 +137,8 @@ class Fitted:
     def promises_descent(self) -> bool:
         if self.name == "WassersteinCP":
             return bool(self.model.transport == "exact")
+        if self.name == "AugmentedCP":
+            return self.model.batch_size is None
         is_adam = self.name == "GeneralizedCP" and self.model.solver == "adam"
         return self.name not in ("StochasticCP", "QMF", "QMFQ") and not is_adam
 

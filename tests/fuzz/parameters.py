@@ -60,6 +60,7 @@ SIZES = {
     "batch_size": (1, 2, 5, 128),
     "epoch_iter": (1, 5, 20),
     "n_partitions": (1, 1, 2),
+    "rounds": (1, 1, 3),
 }
 NUMBERS = (1e-300, 1e-12, 1e-3, 0.01, 0.1, 0.1, 0.3, 0.5, 1.0, 1.0, 10.0, 1e3, 1e12, 1e300)
 
@@ -112,6 +113,15 @@ def _graph(rng: Rng, data: Data, drawn: Drawn, rules: list[Any]) -> Any:
     return pick(rng, (None, None, "complete", "published", _symmetric(rng, len(data.values))))
 
 
+def _noise(batch: np.ndarray, rng: Rng) -> np.ndarray:
+    """An augmentation."""
+    return batch + (0.1 * batch.std() * rng.standard_normal(batch.shape)).astype(batch.dtype)
+
+
+def _augment(rng: Rng, data: Data, drawn: Drawn, rules: list[Any]) -> Any:
+    return pick(rng, (None, _noise, _noise, np.nan_to_num(data.values[:, ...])))
+
+
 class AbsoluteDivergence:
     """A divergence of one's own: smooth absolute differences."""
 
@@ -133,6 +143,8 @@ SPECIAL: dict[str, Special] = {
     "similarities": _matrices("cosine", "presence", None),
     "costs": _matrices(None, "cosine", "presence", "tfidf", "one-identity", "random", "separate"),
     "graph": _graph,
+    "augment": _augment,
+    "preprocess": lambda *_: None,
     "kinds": lambda rng, *_: pick(rng, ("auto", "auto", "categorical", "real", {0: "real"})),
     "anchors": lambda rng, *_: pick(rng, (None, [[0], [1], [2]])),
     "divergence": lambda rng, *_: pick(rng, ("kl", "frobenius", AbsoluteDivergence())),
