@@ -10,6 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 import polyad
 from polyad import LabelledTensor
+from polyad.augmented.signals import STFT, Scaling
 from polyad.exceptions import ModelFileError, PolyadError
 from polyad.fitting.archive import read_archive, write_archive
 from polyad.io.model import restored
@@ -51,6 +52,9 @@ MODELS = {
     "PoissonCP": lambda: polyad.PoissonCP(2, **QUICK).fit(tensor()),
     "GeneralizedCP": lambda: polyad.GeneralizedCP(2, loss=HuberLoss(0.5), **QUICK).fit(tensor()),
     "StochasticCP": lambda: polyad.StochasticCP(2, batch_size=4, **QUICK).fit(tensor()),
+    "AugmentedCP": lambda: polyad.AugmentedCP(
+        2, augment=Scaling(), preprocess=STFT(n_fft=2), batch_size=4, **QUICK
+    ).fit(tensor()),
     "SimilarityCP": lambda: polyad.SimilarityCP(2, similarities={1: np.ones((5, 5))}, **QUICK).fit(
         tensor()
     ),

@@ -93,6 +93,14 @@ class STFT(SignalStep):
             if value is not None and not (is_whole and value >= 1):
                 message = f"STFT was given {name}={value!r}. Give a number of samples, or None."
                 raise InvalidInputError(message)
+        try:
+            scipy.signal.get_window(self.window, 4)
+        except (IndexError, OverflowError, TypeError, ValueError) as error:
+            message = (
+                f"STFT was given window={self.window!r:.60}. Give a window of "
+                f"scipy.signal.get_window, such as 'hann': {error!s:.100}"
+            )
+            raise InvalidInputError(message) from error
         check_between(self.floor, "floor", float(np.finfo(np.float32).tiny), np.inf, self)
         check_between(
             self.sampling_rate, "sampling_rate", float(np.finfo(float).tiny), np.inf, self
