@@ -191,6 +191,24 @@ def test_the_metric_discounts_what_augmentation_changes():
     assert abs(last) > 0.95
 
 
+def test_the_report_tells_what_features_are_worth():
+    assert AugmentedCP(3, **QUICK).fit(X)._report_sections() == []
+    (section,) = AugmentedCP(3, augment=noisy, **QUICK).fit(X)._report_sections()
+    assert section.table.index.tolist() == ["augmentedcp0", "augmentedcp1", "augmentedcp2"]
+    assert (np.diff(section.table["ratio"]) < 0).all()
+    assert np.mean(section.table["size"] ** 2) == pytest.approx(1.0)
+
+
+def test_the_objective_is_that_of_the_model():
+    model = AugmentedCP(3, batch_size=20, alpha=0.1, **QUICK).fit(X)
+    rows = model.factors_[0] * model.weights_
+    residual = np.sum((model.inverse_transform(rows) - X) ** 2)
+    spread = np.mean(np.sum((X - X.mean(axis=0)) ** 2, axis=(1, 2, 3)))
+    # The factors have three columns of length one each, in three modes and three batches.
+    ridge = 0.1 * (np.sum(rows**2) + spread * 3 * 3 * 3)
+    assert 60 * model.objective_ == pytest.approx(residual + ridge, rel=1e-9)
+
+
 # Batches.
 
 

@@ -41,6 +41,7 @@ from polyad.data.label_values import joined_labels
 from polyad.data.readers import sample_access
 from polyad.data.validation import as_tensor_input, read_features
 from polyad.estimators import saving
+from polyad.estimators.base import ReportSection
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS
 from polyad.exceptions import InvalidInputError, ModelFileError
@@ -611,10 +612,25 @@ class AugmentedCP(BatchedCP):
             features = xp.asarray(features, dtype=self.metric_.dtype) @ xp.linalg.pinv(self.metric_)
         return super().inverse_transform(features) + self.mean_[None, ...]
 
-    def _entry_values(self, coords: np.ndarray) -> np.ndarray:
-        values = super()._entry_values(coords)
-        values += to_numpy(self.mean_)[tuple(coords[1:])]
-        return values
+    def _report_sections(self) -> list[ReportSection]:
+        if self.metric_ is None:
+            return []
+        import pandas as pd
+
+        sizes = {}
+        for name, moments in (("size", self._row_moments), ("change", self._change_moments)):
+            metric = like(self.metric_, moments)
+            squares = array_namespace(moments).linalg.diagonal(metric.T @ moments @ metric)
+            sizes[name] = np.sqrt(np.maximum(to_numpy(squares), 0.0))
+        table = pd.DataFrame(sizes, index=pd.Index(self.get_feature_names_out(), name="feature"))
+        safe = np.where(table["change"] > 0, table["change"], 1.0)
+        table["ratio"] = np.where(table["change"] > 0, table["size"] / safe, np.inf)
+        table.columns = ["size", "change by augmentation", "ratio"]
+        text = (
+            "Features are mixtures of the components, in the order of what samples differ by to "
+            "what augmentation changes: root mean squares of both."
+        )
+        return [ReportSection("Features and augmentation", text, table=table)]
 
     # Files.
 
