@@ -64,12 +64,12 @@ METHODS = {
     "ATD (derived rule)": "published",
     "ATD as published": "published",
     "ATD ss-": "published",
-    "SALS": "",
-    "SALS (centred)": "",
-    "GR-SALS": "",
-    "CP-ALS": "",
-    "PCA": "",
-    "random factors": "",
+    "SALS": "none",
+    "SALS (centred)": "none",
+    "GR-SALS": "none",
+    "CP-ALS": "none",
+    "PCA": "none",
+    "random factors": "none",
 }
 _PAPER_BETA = 5.0
 
