@@ -202,7 +202,10 @@ def bad(position, value):
         ([X[:5], X[5:, :2]], r"In batch 1: it has the shape \(45, 2, 3\)"),
         ([X[:5], X[5:, 0]], "In batch 1: it has the shape"),
         ([X[:5], bad((7, 1, 2), np.inf)[5:9]], r"In batch 1 .*infinity, first at \(2, 1, 2\)"),
-        ([X[:5], bad((7, 1, 2), np.nan)[5:9]], r"In batch 1 .*NaN in 1 sample .*, first at \(2, 1, 2\)"),
+        (
+            [X[:5], bad((7, 1, 2), np.nan)[5:9]],
+            r"In batch 1 .*NaN in 1 sample .*, first at \(2, 1, 2\)",
+        ),
         ([X[:5], X[:0]], r"In batch 1 .*0 sample\(s\)"),
         (lambda: [X[:5], X[0]], "In batch 1"),
         (lambda: [X[:5], [X[5:]]], "In batch 1: it is a list"),
