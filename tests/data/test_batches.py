@@ -204,7 +204,7 @@ def bad(position, value):
         ([X[:5], bad((7, 1, 2), np.inf)[5:9]], r"In batch 1 .*infinity, first at \(2, 1, 2\)"),
         (
             [X[:5], bad((7, 1, 2), np.nan)[5:9]],
-            r"In batch 1 .*NaN in 1 sample .*, first at \(2, 1, 2\)",
+            r"In batch 1 .*NaN, first at \(2, 1, 2\)",
         ),
         ([X[:5], X[:0]], r"In batch 1 .*0 sample\(s\)"),
         (lambda: [X[:5], X[0]], "In batch 1"),

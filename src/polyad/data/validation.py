@@ -158,7 +158,7 @@ def _refuse_nan(given: TensorInput, bad: Array) -> None:
         )
     else:
         message = (
-            f"The data contains NaN in {_samples(bad)}, first at {where}, and this method does not "
+            f"The data contains NaN, first at {where}, in {_samples(bad)}, and this method does not "
             "accept missing entries. Fill or drop them first."
         )
     raise InvalidInputError(message)
