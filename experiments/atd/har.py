@@ -27,7 +27,6 @@ from experiments.atd.activities import Windows, read_windows
 from experiments.atd.methods import METHODS, STFT_PUBLISHED, TWINS, Seen, learn
 from experiments.runs import (
     Store,
-    command,
     environment,
     interval,
     markdown,
@@ -247,11 +246,11 @@ def accuracy_table(table: pd.DataFrame, split: str, name: str) -> str:
             if "AugmentedCP" in values:
                 gap = (values["AugmentedCP"] - mine).dropna().to_numpy()
                 compared.append("{:+.1f} [{:+.1f}, {:+.1f}]".format(*interval(gap)))
-        rows.append([*cells, scales[method]])
+        rows.append([*cells, scales[method], str(len(means[method]))])
         differences.append(compared)
     heads = [f"{n} per class" if n else "all" for n in LABELS]
     index = pd.Index(ordered, name="method")
-    text = markdown(pd.DataFrame(rows, index=index, columns=[*heads, "scale"]))
+    text = markdown(pd.DataFrame(rows, index=index, columns=[*heads, "scale", "seeds"]))
     if "AugmentedCP" in ordered:
         others = pd.Index(ordered[1:], name="AugmentedCP minus")
         text += "\n" + markdown(pd.DataFrame(differences[1:], index=others, columns=heads))
@@ -304,8 +303,10 @@ def report(store: Store, options: argparse.Namespace) -> None:
         table = tables[part]
         if table.empty:
             continue
-        body = f"`{command()}`; {environment()}. Accuracy in percent, mean and standard deviation "
-        body += f"over {table['sample'].nunique()} seeds of fits and splits, {persons} persons. "
+        body = f"`python -m experiments.atd.har`; {environment()}. Accuracy in percent, mean and "
+        counts = table.groupby("method")["sample"].nunique()
+        seeds = f"{counts.min()} to {counts.max()}" if counts.nunique() > 1 else f"{counts.max()}"
+        body += f"standard deviation over {seeds} seeds of fits and splits, {persons} persons. "
         body += "Differences are paired, with 95 % intervals. R = 32.\n\n"
         body += "### Parameters and scales of features, clean, all labels\n\n" + scale_table(table)
         for split in SPLITS:
