@@ -434,6 +434,16 @@ def test_bad_parameters_are_refused(parameters, error, match):
         AugmentedCP(2, **parameters).fit(X)
 
 
+def test_an_augmentation_may_write_to_what_it_is_given():
+    def zero(batch, _generator):
+        batch[:] = 0.0
+        return batch
+
+    data = X.copy()
+    AugmentedCP(2, augment=zero, batch_size=60, **QUICK).fit(data)
+    np.testing.assert_array_equal(data, X)
+
+
 def test_all_at_once_needs_one_array():
     with pytest.raises(InvalidInputError, match="batch_size=None"):
         AugmentedCP(2, batch_size=None).fit([X[:30], X[30:]])

@@ -137,7 +137,14 @@ class AugmentedData:
 
     def matrix(self, samples: Array) -> Array:
         """Return the tensors of samples as a matrix with a row for each sample."""
-        return flat(self.preprocess(samples))
+        tensors = self.preprocess(samples)
+        if tuple(tensors.shape[1:]) != self.shape:
+            message = (
+                f"preprocess made samples of shape {tuple(tensors.shape[1:])}, and before of shape "
+                f"{self.shape}. It must make the same of every batch."
+            )
+            raise InvalidInputError(message)
+        return flat(tensors)
 
     def twins(self, batch: Batch, *key: int) -> Array | None:
         """Return the tensors of the augmented samples of a batch, as a matrix.
@@ -149,10 +156,12 @@ class AugmentedData:
         samples = batch.given.data
         if callable(self.augment):
             generator = np.random.default_rng([_TWINS, *key])
-            changed = read_output(self.augment(samples, generator), samples, "augment")
+            # A function of a user's own may write to what it is given.
+            own = array_namespace(samples).asarray(samples, copy=True)
+            changed = read_output(self.augment(own, generator), samples, "augment")
         else:
             changed = read_output(_taken(self.augment, batch.positions), samples, "augment")
-        return flat(self.preprocess(changed))
+        return self.matrix(changed)
 
     def matrices(self, batch: Batch, *key: int) -> list[Array]:
         """Return the samples of a batch, and their twins if there are any."""

@@ -306,16 +306,10 @@ class AugmentedSolver(Solver[AugmentedState]):
             other_cosine=(every - twin) / (n_counted * (n_counted - 1)),
         )
 
-    def fitted(
-        self,
-        views: list[View],
-        centre: Centre,
-        factors: Sequence[Array],
-        before: Sequence[Array] = (),
-    ) -> FittedBatch:
+    def fitted(self, views: list[View], centre: Centre, factors: Sequence[Array]) -> FittedBatch:
         """Return the rows of a batch, and what follows from them."""
         system, products = self.system(factors), self.products(views, factors)
-        rows = self.fit_rows(products, system, before)
+        rows = self.fit_rows(products, system)
         scale = scale_of(factors) * centre.unit
         ridge_rows = [system.solve(rhs) * scale[None, :] for rhs in products]
         change = ridge_rows[-1] - ridge_rows[0]

@@ -158,8 +158,8 @@ def _refuse_nan(given: TensorInput, bad: Array) -> None:
         )
     else:
         message = (
-            f"The data contains NaN, first at {where}, in {_samples(bad)}, and this method does not "
-            "accept missing entries. Fill or drop them first."
+            f"The data contains NaN, first at {where}, in {_samples(bad)}, and this method does "
+            "not accept missing entries. Fill or drop them first."
         )
     raise InvalidInputError(message)
 
