@@ -400,12 +400,18 @@ def test_samples_that_are_all_the_same_are_told():
     np.testing.assert_allclose(model.inverse_transform(model.transform(data)), data)
 
 
+def test_samples_that_are_all_the_same_are_told_over_several_batches():
+    data = np.repeat(np.random.default_rng(0).normal(size=(1, 4, 3)), 20, axis=0)
+    with pytest.warns(DataWarning, match="all samples are the same"):
+        AugmentedCP(2, batch_size=8, **QUICK).fit(data)
+
+
 def test_samples_that_are_not_finite_are_named():
     data = X.copy()
     data[[3, 17], 0, 0, 0] = np.nan
     with pytest.raises(InvalidInputError, match=r"2 samples \(3, 17\)"):
         AugmentedCP(2).fit(data)
-    with pytest.raises(InvalidInputError, match="NaN"):
+    with pytest.raises(InvalidInputError, match="takes no missing entries"):
         AugmentedCP(2).fit(X, mask=np.isfinite(data))
 
     def broken(batch):
@@ -423,6 +429,8 @@ def test_samples_that_are_not_finite_are_named():
         ({"augment": lambda batch, _: batch[:1]}, InvalidInputError, "augment returned an array"),
         ({"augment": lambda batch, _: None}, InvalidTypeError, "augment returned a NoneType"),
         ({"preprocess": 3}, InvalidTypeError, "preprocess=3"),
+        ({"augment": lambda batch, _: batch + 1j}, InvalidTypeError, "real numbers"),
+        ({"preprocess": lambda batch: batch.astype(str)}, InvalidTypeError, "real numbers"),
         ({"preprocess": lambda batch: batch[0]}, InvalidInputError, "preprocess returned"),
         ({"metric": "augmentation"}, InvalidInputError, "augment=None"),
         ({"batch_size": 1}, ValueError, "batch_size"),
@@ -441,6 +449,7 @@ def test_an_augmentation_may_write_to_what_it_is_given():
 
     data = X.copy()
     AugmentedCP(2, augment=zero, batch_size=60, **QUICK).fit(data)
+    AugmentedCP(2, preprocess=lambda b: np.abs(b, out=b), scale_channels=False, **QUICK).fit(data)
     np.testing.assert_array_equal(data, X)
 
 

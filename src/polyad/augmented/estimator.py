@@ -217,6 +217,10 @@ class AugmentedCP(BatchedCP):
 
     Notes
     -----
+    With a metric, feature k is a mixture of all components and not component k, although both have
+    the name ``augmentedcpk`` in tables: ``inverse_transform(np.eye(n_components)) - mean_`` has
+    the pattern of each feature.
+
     The decomposition, its updates and the ridge projection are those of [1]_. Ours are: weights
     without unit, data about its mean, damped steps, rates that forget the start, and the metric,
     which is what makes features robust to the changes that augmentation describes.
@@ -372,7 +376,8 @@ class AugmentedCP(BatchedCP):
             learned = self._learned_after(earlier, solver, solver.with_rows(state, batch))
         with self._all_or_nothing():
             if earlier is None:
-                self._keep_first(solver, learned, [start, state])
+                begun = dataclasses.replace(start, centre=state.centre)
+                self._keep_first(solver, learned, [begun, state])
                 self._remember(X, given)
             else:
                 self.labels_[0] = joined_labels(self.labels_[0], given.labels[0])
@@ -400,10 +405,10 @@ class AugmentedCP(BatchedCP):
         self._keep_result(learned, result)
 
     def _open(self, X: Any, mask: Any) -> SampleSource:
+        _refuse_mask(mask)
         access = sample_access(X)
         if access == "whole":
-            # A mask marks missing entries by NaN, which the second look refuses.
-            given = _dense(as_tensor_input(as_tensor_input(X, mask=mask)))
+            given = _dense(as_tensor_input(X))
             return MemorySource(given, self.batch_size or given.shape[0])
         if self.batch_size is None and access == "blocks":
             whole = open_source(X, _ALL, allow_nan=False, mask=mask).head
@@ -587,8 +592,9 @@ class AugmentedCP(BatchedCP):
         self, X: Any, mask: Any, *, for_features: bool = False
     ) -> Iterator[TensorInput]:
         """Give new samples a batch at a time, because ``preprocess`` may make more of them."""
-        for given in super()._new_batches(X, mask, for_features=for_features):
-            whole = _dense(as_tensor_input(given, is_new=for_features))
+        _refuse_mask(mask)
+        for given in super()._new_batches(X, None, for_features=for_features):
+            whole = _dense(given)
             size = self.batch_size or _SAMPLES_AT_A_TIME
             yield from (batch.given for batch in MemorySource(whole, size).sweep())
 
@@ -654,6 +660,15 @@ class AugmentedCP(BatchedCP):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = False
         return tags
+
+
+def _refuse_mask(mask: Any) -> None:
+    if mask is not None:
+        message = (
+            "A mask was given, but AugmentedCP takes no missing entries. Fill or drop them, and "
+            "leave out the mask; StochasticCP takes one."
+        )
+        raise InvalidInputError(message)
 
 
 def _dense(given: TensorInput) -> TensorInput:

@@ -82,6 +82,9 @@ class Preprocess:
             sizes = (1, -1, *(1 for _ in samples.shape[2:]))
             scales = like(self.scales, samples)
             samples = samples / array_namespace(samples).reshape(scales, sizes)
+        elif not self.makes_new:
+            # A function of a user's own may write to what it is given.
+            samples = array_namespace(samples).asarray(samples, copy=True)
         return read_output(self.function(samples), samples, "preprocess", same_shape=False)
 
 
@@ -200,17 +203,16 @@ class AugmentedData:
         spread = float(xp.sum(squares_of(matrix - mean[None, :]))) / n
         # Samples that are all the same differ from their mean by rounding.
         rounding = _ROUNDING_OF_MEANS * epsilon_of(matrix.dtype)
-        if spread <= rounding**2 * float(xp.sum(double(mean) ** 2)):
-            spread = 0.0
+        least = rounding**2 * float(xp.sum(double(mean) ** 2))
         if centre is None:
-            return Centre(n, mean, spread)
+            return Centre(n, mean, spread if spread > least else 0.0)
         total = centre.n_samples + n
         share = n / total
         between = mean - centre.mean
         # Chan, Golub and LeVeque: means and squares of two groups of samples.
         distance = float(xp.sum(double(between) ** 2))
         spread = (1.0 - share) * (centre.spread + share * distance) + share * spread
-        return Centre(total, centre.mean + share * between, spread)
+        return Centre(total, centre.mean + share * between, spread if spread > least else 0.0)
 
     def view(self, matrix: Array, centre: Centre, positions: np.ndarray | None = None) -> View:
         """Return samples about the centre and in its unit; refuse what is not finite."""
@@ -340,6 +342,12 @@ def read_output(made: Any, samples: Array, what: str, *, same_shape: bool = True
             f"{tuple(samples.shape)}; an array is needed."
         )
         raise InvalidTypeError(message)
+    if not is_array_api_obj(made) or isinstance(made, np.ma.MaskedArray) or not _is_real(made):
+        message = (
+            f"{what} returned a {type(made).__name__} of {getattr(made, 'dtype', 'no type')}; an "
+            "array of real numbers is needed."
+        )
+        raise InvalidTypeError(message)
     is_wrong = tuple(shape) != tuple(samples.shape) if same_shape else _is_no_batch(shape, samples)
     if is_wrong:
         needed = "of the same shape" if same_shape else "with as many samples and 2 or more modes"
@@ -349,6 +357,14 @@ def read_output(made: Any, samples: Array, what: str, *, same_shape: bool = True
         )
         raise InvalidInputError(message)
     return matching(made, samples)
+
+
+def _is_real(made: Array) -> bool:
+    kinds = ("real floating", "integral", "bool")
+    try:
+        return bool(array_namespace(made).isdtype(made.dtype, kinds))
+    except TypeError:  # text and objects have no kind
+        return False
 
 
 def _is_no_batch(shape: tuple[int, ...], samples: Array) -> bool:

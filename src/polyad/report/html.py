@@ -142,10 +142,12 @@ def _template() -> Any:
 
 
 def _facts(model: Any, X: Any, y: Any) -> list[tuple[str, str]]:
-    shape = model._fitted_shape
+    # What is decomposed may be made of the samples, as spectra are of signals.
+    is_tensor = hasattr(model, "factors_")
+    shape = [len(own) for own in model.factors_] if is_tensor else model._fitted_shape
     names = [mode_title(model, mode) for mode in range(len(shape))]
     sizes = " × ".join(f"{size} ({name})" for size, name in zip(shape, names, strict=True))
-    facts = [("tensor" if hasattr(model, "factors_") else "data", sizes)]
+    facts = [("tensor" if is_tensor else "data", sizes)]
     if hasattr(model, "history_"):
         facts += [
             ("iterations", str(model.n_iter_)),
