@@ -94,8 +94,9 @@ class STFT(SignalStep):
                 message = f"STFT was given {name}={value!r}. Give a number of samples, or None."
                 raise InvalidInputError(message)
         try:
-            scipy.signal.get_window(self.window, 4)
-        except (IndexError, OverflowError, TypeError, ValueError) as error:
+            with np.errstate(all="raise"):
+                scipy.signal.get_window(self.window, 4)
+        except (ArithmeticError, IndexError, TypeError, ValueError) as error:
             message = (
                 f"STFT was given window={self.window!r:.60}. Give a window of "
                 f"scipy.signal.get_window, such as 'hann': {error!s:.100}"
