@@ -5,6 +5,7 @@ What a kernel computes does not depend on which others a process has compiled or
 
 import fcntl
 import importlib.util
+import multiprocessing
 import sys
 import time
 import types
