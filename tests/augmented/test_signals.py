@@ -73,7 +73,7 @@ def slow_jitter(signals, rng, degree, modes, probability, relative_to="window"):
     drawn = [modes[k] for k in rng.integers(len(modes), size=n * channels)]
     is_changed = rng.random(n * channels) < probability
     out = signals.copy().reshape(-1, n_times)
-    ranges = np.ptp(signals, axis=2) + 1e-4
+    ranges = np.ptp(signals, axis=2)
     if relative_to == "batch":
         ranges = np.tile(signals.std(axis=(0, 2)), (n, 1))
     ranges = ranges.reshape(-1)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from polyad.core.arrays import Array
 
 _MODES = ("high", "low", "both", "none")
-# So that noise on a flat channel is not zero, as published.
-_FLAT = 1e-4
 # Signals up to this length are filtered by a matrix, longer ones by transforms.
 _SHORT = 512
 
@@ -52,9 +50,10 @@ class Jitter(SignalStep):
     probability : float, default=0.5
         That of a channel to be changed at all.
     relative_to : {'window', 'batch'}, default='window'
-        The size is the range (largest minus smallest value) of the channel in the sample itself,
-        as published, or its standard deviation over all samples of the batch: the noise of a
-        sensor, which is the same whether there is a signal or not.
+        The size is the range (largest minus smallest value) of the channel in the sample itself (as
+        published, but for 1e-4 in the unit of the signals, which is added there), or its standard
+        deviation over all samples of the batch: the noise of a sensor, which is the same whether
+        there is a signal or not.
     """
 
     degree: float = 0.05
@@ -86,7 +85,7 @@ class Jitter(SignalStep):
         if self.relative_to == "batch":
             widths = xp.std(signals, axis=(0, 2))[None, :] + xp.zeros_like(signals[:, :, 0])
         else:
-            widths = xp.max(signals, axis=2) - xp.min(signals, axis=2) + _FLAT
+            widths = xp.max(signals, axis=2) - xp.min(signals, axis=2)
         sizes = self.degree * xp.reshape(widths, (n * channels,))
         out = xp.reshape(copied(signals), (n * channels, n_times))
         for chosen, noise in ((fast, _fast_noise), (slow, _slow_noise)):

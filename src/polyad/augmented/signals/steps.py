@@ -51,15 +51,15 @@ class SignalStep:
             The step itself.
         """
         known = self.get_params()
-        for name, value in parameters.items():
+        for name in parameters:
             if name not in known:
                 message = (
                     f"{type(self).__name__} has no parameter {name!r}. Its parameters are: "
                     f"{', '.join(known)}."
                 )
                 raise InvalidInputError(message)
+        for name, value in vars(dataclasses.replace(self, **parameters)).items():
             setattr(self, name, value)
-        self.__post_init__()
         return self
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ def copied(array: Array) -> Array:
 def check_between(value: float, name: str, low: float, high: float, of: object) -> None:
     """Refuse a number outside of an interval, or what is no number."""
     is_number = isinstance(value, (int, float, np.integer, np.floating))
-    if not is_number or isinstance(value, bool) or not low <= value <= high:
+    if not is_number or isinstance(value, bool) or not low <= value <= high or value == np.inf:
         message = (
             f"{type(of).__name__} was given {name}={value!r}. It must be a number between {low:g} "
             f"and {high:g}."
