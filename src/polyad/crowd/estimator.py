@@ -25,7 +25,7 @@ from polyad.exceptions import InvalidInputError, ModelFileError
 if TYPE_CHECKING:
     import pandas as pd
 
-# A model of one machine's workers shows so many of them in a report.
+# A report shows so many workers.
 _SHOWN_WORKERS = 30
 # The least strength of a prior, in labels.
 _LEAST_PRIOR = 1e-6

@@ -53,7 +53,7 @@ Variant = Literal["full", "one-coin"]
 _PRIOR_STEPS, _FIRST_STRENGTH = 10, 20.0
 # The prior has settled in an iteration when its largest change is this part of it.
 _SETTLED = 1e-3
-# The Gamma prior of the Dirichlet parameters: one more than its shape, and its rate.
+# The Gamma prior of the Dirichlet parameters: its shape less one, and its rate.
 _DIAGONAL, _ROW, _RATE = 1.0, 1.0, 0.2
 # What was never seen is this likely without a prior: zero would rule out classes for good.
 _NEVER = 1e-10

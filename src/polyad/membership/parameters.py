@@ -47,8 +47,8 @@ def parameters_of_factors(
 ) -> tuple[Parameters, dict[str, Any], Matrix]:
     """Return the parameters that factors of moments stand for, what is known of them, matches.
 
-    Weights follow from spec b: ``alpha = lambda a0 (a0 + 1) (a0 + 2) / 2``, which sum to ``a0``
-    where moments are exact, and are made to.
+    Weights follow from those of the third moment (see ``moment_tensors``): ``alpha = lambda a0
+    (a0 + 1) (a0 + 2) / 2``, which sum to ``a0`` where moments are exact, and are made to.
     """
     table, variables = plan.table, plan.table.variables
     found = combine(factors, plan.layout, variables, matching)

@@ -53,7 +53,7 @@ class Emissions:
     probabilities: Matrix
     #: Means of the other variables (number of them, k).
     means: Matrix
-    #: Of the normal ones; counts have none of their own.
+    #: Of the normal ones, one for each of the means; those of counts are not used.
     variances: Matrix
 
     @property

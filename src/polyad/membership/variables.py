@@ -46,8 +46,6 @@ LARGEST_WHOLE = 2.0**53
 LEAST_COUNT = 1e-6
 # Samples that are looked at together.
 _ROWS_AT_A_TIME = 1 << 13
-# Whole numbers over a range below this are counted value by value, without sorting.
-_NARROW = 64
 
 
 @dataclass(frozen=True)
@@ -466,7 +464,7 @@ def _read_codes(data: NDArray[Any], wanted: Sequence[str]) -> Table | None:
     # In whole numbers of Python: differences of the largest do not fit others.
     ends = [bound(data, axis=0).astype(object) for bound in (np.min, np.max)]
     widest = (ends[1] - ends[0]).max()
-    if widest >= min(MOST_CATEGORIES, _NARROW) or ends[1].max() > np.iinfo(np.int64).max:
+    if widest >= MOST_CATEGORIES or ends[1].max() > np.iinfo(np.int64).max:
         return None
     low, high = (own.astype(np.int64) for own in ends)
     seen = np.zeros((int(widest) + 1, data.shape[1]), dtype=bool)

@@ -169,8 +169,9 @@ class MatchingSolver(Solver[MatchedState]):
 def _variances(factors: Sequence[np.ndarray], alpha0: float) -> np.ndarray:
     """Return the variances of the indicators behind the moments, in the model of a state.
 
-    The moments of the model give back the probabilities that they are made of: spec a, solved for
-    ``E[b_j b_s b_t]``. Those of pairs stand in the last row of a mode, as in the target.
+    The moments of the model give back the probabilities that they are made of: the formulas of
+    ``moment_tensors``, solved for ``E[b_j b_s b_t]``. Those of pairs stand in the last row of a
+    mode, as in the target.
     """
     third = kruskal_to_dense(None, factors)
     lasts = [np.where(factor[-1] > 0, factor[-1], 1.0) for factor in factors]
