@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 GROUND = {"core", "exceptions", "_version"}
 FLOORS = {"tensor", "transport", "losses", "fitting", "data"}
 SKELETON = {"estimators"}
-ROOMS = {"cp", "crowd", "membership", "quantile", "soft", "wasserstein"}
+ROOMS = {"cp", "crowd", "dictionary", "membership", "quantile", "soft", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
 
@@ -239,6 +239,7 @@ PUBLIC = {
         *("CP", "Checkpoint", "DawidSkene", "GeneralizedCP", "History", "KruskalTensor"),
         *("LabelledTensor", "MajorityVote", "MixedMembership", "NonnegativeCP", "PoissonCP"),
         *("PolyadError", "QMF", "QMFQ", "SimilarityCP", "crowd", "membership"),
+        *("WassersteinCPDictionary", "WassersteinDictionary", "dictionary"),
         *(
             "Status",
             "StochasticCP",
@@ -268,7 +269,9 @@ PUBLIC = {
     "polyad.data": ["LabelledTensor"],
     "polyad.estimators": [],
     "polyad.datasets": ["add_noise", "load_digits", "make_low_rank", "make_sparse"],
+    "polyad.dictionary": ["WassersteinCPDictionary", "WassersteinDictionary"],
     "polyad.fitting": [
+        *("BlockProblem", "BlockSolver", "BlockState", "minimize_blocks"),
         *(
             "Checkpoint",
             "FitOptions",
@@ -318,6 +321,8 @@ PUBLIC = {
     "polyad.transport": [
         *("FibreSolution", "FibreTransport", "SinkhornResult", "SparseFibres", "cosine_cost"),
         *("grid_cost", "one_identity_cost", "presence_cost", "random_cost", "sinkhorn"),
+        *("ConvolutionGeometry", "Geometry", "MatrixGeometry", "SeparableGeometry"),
+        "grid_geometry",
         *("tfidf_cost", "validate_cost", "wasserstein_distance"),
     ],
 }

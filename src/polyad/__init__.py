@@ -6,7 +6,8 @@ Estimators, by the data they are for: ``CP`` (even noise), ``NonnegativeCP`` (pa
 (entries known to be similar), ``WassersteinCP`` (counts of entries that resemble each other),
 ``QMF`` and ``QMFQ`` (matrices whose features are on any scale), ``MixedMembership`` (tables of
 categories and numbers whose rows are mixtures of types), ``DawidSkene`` and ``MajorityVote``
-(labels of a crowd).
+(labels of a crowd), ``WassersteinDictionary`` and ``WassersteinCPDictionary`` (images and joint
+distributions whose mass moves).
 ``LabelledTensor.from_frame`` makes a tensor of a long table.
 
 Public names are imported on first use, so that ``import polyad`` stays quick.
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         crowd,
         data,
         datasets,
+        dictionary,
         exceptions,
         fitting,
         io,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     )
     from polyad.crowd import DawidSkene, MajorityVote
     from polyad.data import LabelledTensor
+    from polyad.dictionary import WassersteinCPDictionary, WassersteinDictionary
     from polyad.exceptions import PolyadError
     from polyad.fitting import Checkpoint, History, Status
     from polyad.io import load
@@ -79,12 +82,15 @@ _HOMES = {
     "StochasticCP": "polyad.cp",
     "SupervisedCP": "polyad.cp",
     "WassersteinCP": "polyad.wasserstein",
+    "WassersteinCPDictionary": "polyad.dictionary",
+    "WassersteinDictionary": "polyad.dictionary",
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
     "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
-    *("cp", "crowd", "data", "datasets", "exceptions", "fitting", "io", "losses", "membership"),
+    *("cp", "crowd", "data", "datasets", "dictionary", "exceptions", "fitting", "io", "losses"),
+    "membership",
     *("metrics", "quantile", "report", "selection", "soft", "tensor", "transport", "wasserstein"),
 )
 
@@ -108,11 +114,14 @@ __all__ = [
     "StochasticCP",
     "SupervisedCP",
     "WassersteinCP",
+    "WassersteinCPDictionary",
+    "WassersteinDictionary",
     "__version__",
     "cp",
     "crowd",
     "data",
     "datasets",
+    "dictionary",
     "exceptions",
     "factor_match_score",
     "fitting",

@@ -13,15 +13,27 @@ from polyad.transport.costs import (
 )
 from polyad.transport.distance import wasserstein_distance
 from polyad.transport.fibres import FibreSolution, FibreTransport, SparseFibres
+from polyad.transport.geometry import (
+    ConvolutionGeometry,
+    Geometry,
+    MatrixGeometry,
+    SeparableGeometry,
+    grid_geometry,
+)
 from polyad.transport.sinkhorn import SinkhornResult, sinkhorn
 
 __all__ = [
+    "ConvolutionGeometry",
     "FibreSolution",
     "FibreTransport",
+    "Geometry",
+    "MatrixGeometry",
+    "SeparableGeometry",
     "SinkhornResult",
     "SparseFibres",
     "cosine_cost",
     "grid_cost",
+    "grid_geometry",
     "one_identity_cost",
     "presence_cost",
     "random_cost",

@@ -1,0 +1,444 @@
+r"""The block problems of a dictionary, solved by an interior point method in primal and dual.
+
+Model, codes and atoms
+    The samples' model is a tensor of shape ``(N, n)`` or ``(N, n_1, ..., n_d)``, the sum of outer
+    products of the columns of a factor for each mode: the codes and the atoms, or the codes and
+    the factors of the atoms. A block is a factor ``P``; the model is linear in it, ``L P``, and
+    the adjoint ``L* G`` is an MTTKRP. Rows of codes, and columns of the others, are on simplices.
+Problem
+    :math:`\min_P \sum_i H_{x_i}((L P)_i) + \tfrac\tau2 \|P - P_0\|^2`. With the dual ``G`` of
+    ``q = L P``, where ``q`` is the gradient of the conjugates at ``-G``, and slacks ``S`` of the
+    bounds, its conditions are (Prop. B.1 and C.1 of the paper, with a path to their solution)
+
+    .. math:: q(G) = L P, \qquad \tau (P - P_0) - L^* G + c = S, \qquad P * S = \mu.
+
+Step
+    Newton steps on all three, with ``mu`` falling to zero: the projections of the paper, in whose
+    place they are, jump between corners where tau is small; the path does not, and tau may be zero.
+    What is left after ``P`` and ``S`` is :math:`\tfrac1\varepsilon (\mathrm{diag}(q) - T^\top
+    \mathrm{diag}(x) T) + L W L^*`, with :math:`W = 1 / (\tau + S / P)` up to the sums that are
+    kept. It is solved by conjugate gradients, all samples at once, preconditioned by its first and
+    last term: these are, row by row, a diagonal matrix and one of the rank of the dictionary.
+    In place of ``q`` the diagonal has the logarithmic mean of ``q`` and ``L P`` where that is
+    larger: the two agree at the solution, and a step without T and L is then that of Sinkhorn,
+    however far ``q`` is off. Codes are a problem for each sample, with a path of their own.
+End
+    The duality gap is :math:`\langle P, S \rangle` and half of what a Newton step still promises.
+    A block ends when both are below what is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from polyad.dictionary.loss import Conjugate, Samples, grid_axes
+from polyad.tensor.products import kruskal_to_dense, mttkrp
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polyad.core.arrays import Array
+
+# Masses of cells below this part of a sample's are rounding.
+_LEAST_MASS = 1e-14
+# What a step must bring of what it promises, and how often it is halved for that.
+_ARMIJO = 1e-4
+_HALVINGS = 25
+# The residual at which conjugate gradients end, as a part of the first.
+_FORCING = 0.1
+# How mu falls after a full step and after a shorter one, the part of the gap that it ends with,
+# how near to a bound a step may go, and the least entry that a path begins with.
+_FALL, _SLOW_FALL = 0.1, 0.7
+_LAST = 0.3
+_TO_THE_BOUND = 0.95
+_INSIDE = 1e-3
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far a problem is solved: the gap, for codes of each sample, and limits of steps."""
+
+    gap: float
+    n_steps: int = 40
+    n_inner: int = 40
+
+
+@dataclass(frozen=True)
+class Block:
+    """The factor of one mode as the unknown: the model is linear in it.
+
+    ``factors`` has the current one, from which the proximal term is measured.
+    """
+
+    factors: Sequence[Array]
+    mode: int
+    tau: float
+    grid: tuple[int, ...]
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether samples do not depend on each other."""
+        return self.mode == 0
+
+    @property
+    def simplex(self) -> int:
+        """The axis of a factor along which it sums to one."""
+        return 1 if self.is_separable else 0
+
+    @property
+    def origin(self) -> Array:
+        """The current factor."""
+        return self.factors[self.mode]
+
+    def take(self, rows: Array) -> Block:
+        """Return the codes of some samples."""
+        return replace(self, factors=[self.factors[0][rows, :], *self.factors[1:]])
+
+    def model(self, factor: Array) -> Array:
+        """Return ``L P``, the models of all samples."""
+        others = self.factors
+        return dense_model([*others[: self.mode], factor, *others[self.mode + 1 :]], self.grid)
+
+    def adjoint(self, values: Array) -> Array:
+        """Return ``L* G``."""
+        shape = tuple(factor.shape[0] for factor in self.factors)
+        tensor = array_namespace(values).reshape(values, shape)
+        return mttkrp(tensor, self.factors, self.mode)
+
+    def total(self, values: Array) -> Array:
+        """Return the sum over a factor, for codes that of each sample."""
+        xp = array_namespace(values)
+        return xp.sum(values, axis=1) if self.is_separable else xp.sum(values)
+
+    def centred(self, weights: Array, values: Array) -> Array:
+        """Return ``W (z - c)``, with the ``c`` that keeps the sums of the factor."""
+        xp = array_namespace(values)
+        mean = xp.sum(weights * values, axis=self.simplex, keepdims=True)
+        return weights * (values - mean / xp.sum(weights, axis=self.simplex, keepdims=True))
+
+    def grams(self, weights: Array) -> Array:
+        """Return for each row of the factor the matrix ``B diag(w) B'``, where ``L P = P B``."""
+        xp = array_namespace(weights)
+        rank = self.factors[0].shape[1]
+        first, second = np.triu_indices(rank)
+        pairs = [factor[:, first] * factor[:, second] for factor in self.factors]
+        shape = tuple(factor.shape[0] for factor in self.factors)
+        upper = mttkrp(xp.reshape(weights, shape), pairs, self.mode)
+        place = np.zeros((rank, rank), dtype=np.int64)
+        place[first, second] = place[second, first] = np.arange(len(first))
+        return xp.reshape(upper[:, place.ravel()], (-1, rank, rank))
+
+
+def dense_model(factors: Sequence[Array], grid: tuple[int, ...]) -> Array:
+    """Return the models of all samples, with the grid in the last axes."""
+    dense = kruskal_to_dense(None, factors)
+    return array_namespace(dense).reshape(dense, (-1, *grid))
+
+
+class _Equations:
+    """The Newton equations of potentials: products, preconditioner, conjugate gradients.
+
+    They are in units of ``1 / epsilon``. ``weights`` are those of a block's factor, or None where
+    the model is fixed.
+    """
+
+    def __init__(
+        self, conjugate: Conjugate, model: Array, block: Block | None, weights: Array | None
+    ) -> None:
+        xp = array_namespace(model)
+        q = conjugate.mean
+        geometry = conjugate.samples.geometry
+        self.conjugate, self.block, self.weights = conjugate, block, weights
+        self.is_separable = block is None or block.is_separable
+        self.diagonal = xp.maximum(q, _logarithmic_mean(q, model))
+        floor = xp.full_like(q, _LEAST_MASS / geometry.n_cells)
+        self.inverse = 1.0 / xp.maximum(self.diagonal, floor)
+        self.extra = self.diagonal - q
+        if block is None or weights is None:
+            return
+        self.strength = geometry.epsilon * weights
+        # W up to the sums that are kept is F F', with F of the roots; exact for rows of codes.
+        roots = xp.sqrt(self.strength)
+        self.roots = roots[:, :, None] * xp.eye(roots.shape[1], dtype=q.dtype)[None, :, :]
+        if block.is_separable:
+            unit = roots / xp.sqrt(xp.sum(self.strength, axis=1, keepdims=True))
+            self.roots = self.roots - (roots * unit)[:, :, None] * unit[:, None, :]
+        turned = xp.matrix_transpose(self.roots)
+        small = xp.matmul(turned, xp.matmul(block.grams(self.inverse), self.roots))
+        inner = xp.linalg.inv(small + xp.eye(roots.shape[1], dtype=q.dtype))
+        self.middle = xp.matmul(self.roots, xp.matmul(inner, turned))
+
+    def dot(self, a: Array, b: Array) -> Array:
+        """Return the product of two arrays, for each sample or of all."""
+        xp = array_namespace(a)
+        return xp.sum(a * b, axis=grid_axes(a)) if self.is_separable else xp.sum(a * b)
+
+    def times(self, direction: Array) -> Array:
+        """Return the matrix times a direction."""
+        product = self.conjugate.curvature(direction) + self.extra * direction
+        if self.block is None:
+            return product
+        moved = self.block.centred(self.strength, self.block.adjoint(direction))
+        return product + self.block.model(moved)
+
+    def precondition(self, residual: Array) -> Array:
+        """Solve with the diagonal and what the rank adds, row by row (Woodbury)."""
+        scaled = self.inverse * residual
+        if self.block is None:
+            return scaled
+        small = self.block.adjoint(scaled)
+        solved = array_namespace(small).matmul(self.middle, small[:, :, None])[:, :, 0]
+        return scaled - self.inverse * self.block.model(solved)
+
+    def solve(self, right: Array, forcing: float, n_inner: int) -> Array:
+        """Return about the solution, by conjugate gradients."""
+        xp = array_namespace(right)
+        solution = xp.zeros_like(right)
+        residual, preconditioned = right, self.precondition(right)
+        direction = preconditioned
+        size = self.dot(residual, preconditioned)
+        goal = forcing**2 * size
+        for _ in range(n_inner):
+            product = self.times(direction)
+            bend = self.dot(direction, product)
+            # A sample that is done, or has no curvature left but rounding, stays where it is.
+            goes_on = (size > goal) & (bend > 0)
+            if not bool(xp.any(goes_on)):
+                break
+            length = _ratio(size, bend, goes_on)
+            solution = solution + spread(length, right) * direction
+            residual = residual - spread(length, right) * product
+            preconditioned = self.precondition(residual)
+            fresh = self.dot(residual, preconditioned)
+            direction = preconditioned + spread(_ratio(fresh, size, goes_on), right) * direction
+            size = xp.where(goes_on, fresh, size)
+        return solution
+
+
+def loss_of(samples: Samples, model: Array, start: Array, effort: Effort) -> tuple[Array, Array]:
+    """Return the loss of each sample's model, up to the gap from below, and the dual ``G``.
+
+    The loss is ``max -H*(-G) - <G, model>``, by Newton steps; samples end one by one.
+    """
+    xp = array_namespace(start)
+    axes = grid_axes(start)
+    result, values = xp.asarray(start, copy=True), xp.zeros_like(samples.entropy)
+    rows, dual = xp.arange(start.shape[0]), start
+    conjugate = Conjugate.at(samples, -dual)
+    for step in range(effort.n_steps):
+        value = conjugate.value + xp.sum(dual * model, axis=axes)
+        right = conjugate.mean - model
+        equations = _Equations(conjugate, model, None, None)
+        direction = equations.solve(right, _FORCING / (1 + step), effort.n_inner)
+        direction = samples.geometry.epsilon * direction
+        promise = equations.dot(right, direction)
+        # What sums of this size round to; a step that changes no more than that is as good as any.
+        slack = 1e-14 * (1.0 + xp.abs(value))
+        length = xp.ones_like(promise)
+        for _ in range(_HALVINGS):
+            moved = dual + spread(length, dual) * direction
+            conjugate = Conjugate.at(samples, -moved)
+            reached = conjugate.value + xp.sum(moved * model, axis=axes)
+            is_short = reached > value - _ARMIJO * length * promise + slack
+            if not bool(xp.any(is_short)):
+                break
+            length = xp.where(is_short, 0.5 * length, length)
+        dual = moved
+        result[rows, ...] = dual
+        values[rows] = -reached
+        is_open = 0.5 * promise > effort.gap
+        if not bool(xp.any(is_open)):
+            break
+        if not bool(xp.all(is_open)):
+            kept = xp.nonzero(is_open)[0]
+            rows, dual, model = rows[kept], dual[kept, ...], model[kept, ...]
+            samples = samples.take(kept)
+            conjugate = Conjugate.at(samples, -dual)
+    return values, result
+
+
+@dataclass(frozen=True)
+class _Path:
+    """Where the path of a block problem is: dual, factor, slacks, and what they give."""
+
+    dual: Array
+    factor: Array
+    slack: Array
+    model: Array
+    conjugate: Conjugate
+    adjoint: Array
+
+    def take(self, rows: Array) -> _Path:
+        conjugate = self.conjugate
+        conjugate = Conjugate(
+            conjugate.samples.take(rows),
+            *(own[rows, ...] for own in (conjugate.value, conjugate.mean)),
+            *(own[rows, ...] for own in (conjugate.scaled, conjugate.inverse)),
+        )
+        parts = (self.dual, self.factor, self.slack, self.model)
+        dual, factor, slack, model = (own[rows, ...] for own in parts)
+        return _Path(dual, factor, slack, model, conjugate, self.adjoint[rows, ...])
+
+
+def solve_block(
+    samples: Samples, block: Block, start: Array, effort: Effort
+) -> tuple[Array, Array]:
+    """Return the factor that solves a block problem, and the dual ``G``.
+
+    ``start`` is a dual from before, best that of the current model.
+    """
+    xp = array_namespace(start)
+    factor = _inside(block.origin, block.simplex)
+    adjoint = block.adjoint(start)
+    # The slacks of the best corners; their mean product is where the path is joined.
+    pull = adjoint - block.tau * (factor - block.origin)
+    corner = xp.max(pull, axis=block.simplex, keepdims=True) - pull
+    n_bounds = factor.shape[1] if block.is_separable else factor.shape[0] * factor.shape[1]
+    mu = block.total(factor * corner) / n_bounds
+    least = xp.full_like(mu, _LAST * effort.gap / n_bounds)
+    mu = xp.maximum(mu, least)
+    path = _Path(
+        start,
+        factor,
+        _rows(mu) / factor,
+        block.model(factor),
+        Conjugate.at(samples, -start),
+        adjoint,
+    )
+    is_full = mu > 0
+    dual_result, factor_result = xp.asarray(start, copy=True), xp.asarray(factor, copy=True)
+    rows: Any = xp.arange(start.shape[0])
+    for _ in range(effort.n_steps):
+        mu = xp.maximum(xp.where(is_full, _FALL * mu, _SLOW_FALL * mu), least)
+        path, promise, is_full = _follow(samples, block, path, mu, effort)
+        if block.is_separable:
+            dual_result[rows, ...], factor_result[rows, ...] = path.dual, path.factor
+        else:
+            dual_result, factor_result = path.dual, path.factor
+        products = block.total(path.factor * path.slack)
+        mu = products / n_bounds
+        is_open = (products + 0.5 * promise > effort.gap) | ~is_full
+        if not bool(xp.any(is_open)):
+            break
+        if block.is_separable and not bool(xp.all(is_open)):
+            kept = xp.nonzero(is_open)[0]
+            rows, mu, least, is_full = (own[kept] for own in (rows, mu, least, is_full))
+            samples, block, path = samples.take(kept), block.take(kept), path.take(kept)
+    return factor_result, dual_result
+
+
+def _follow(
+    samples: Samples, block: Block, path: _Path, mu: Array, effort: Effort
+) -> tuple[_Path, Array, Array]:
+    """Make one step towards the point of the path at ``mu``.
+
+    Returns the new place, what the step promises of the dual, and whether it was a full one.
+    """
+    xp = array_namespace(path.dual)
+    epsilon = samples.geometry.epsilon
+    target = _rows(mu)
+    weights = 1.0 / (block.tau + path.slack / path.factor)
+    pull = path.adjoint - block.tau * (path.factor - block.origin) + target / path.factor
+    alone = block.centred(weights, pull)
+    right = path.conjugate.mean - path.model - block.model(alone)
+    equations = _Equations(path.conjugate, path.model, block, weights)
+    direction = epsilon * equations.solve(right, _FORCING, effort.n_inner)
+    promise = equations.dot(right, direction)
+    lifted = block.adjoint(direction)
+    move = alone + block.centred(weights, lifted)
+    slacken = target / path.factor - path.slack - path.slack / path.factor * move
+    length = xp.minimum(_longest(block, path.factor, move), _longest(block, path.slack, slacken))
+    size = _residual(block, equations, weights, path, target)
+    for _ in range(_HALVINGS):
+        dual = path.dual + spread(length, path.dual) * direction
+        factor = path.factor + _rows(length) * move
+        slack = path.slack + _rows(length) * slacken
+        adjoint = path.adjoint + _rows(length) * lifted
+        trial = _Path(
+            dual, factor, slack, block.model(factor), Conjugate.at(samples, -dual), adjoint
+        )
+        is_long = _residual(block, equations, weights, trial, target) > size
+        if not bool(xp.any(is_long)):
+            break
+        length = xp.where(is_long, 0.5 * length, length)
+    return trial, promise, length > 0.9
+
+
+def _residual(
+    block: Block, equations: _Equations, weights: Array, path: _Path, target: Array
+) -> Array:
+    """Return the size of what is left of the three conditions, in the measure of a step's start."""
+    missed = path.conjugate.mean - path.model
+    epsilon = path.conjugate.samples.geometry.epsilon
+    of_model = epsilon * equations.dot(missed, equations.inverse * missed)
+    pull = path.adjoint - block.tau * (path.factor - block.origin) + path.slack
+    off = path.factor * path.slack - target
+    return (
+        of_model
+        + block.total(pull * block.centred(weights, pull))
+        + block.total(off * off / (path.factor * path.slack + target))
+    )
+
+
+def _longest(block: Block, values: Array, change: Array) -> Array:
+    """Return how much of a change leaves numbers above zero, up to all of it."""
+    xp = array_namespace(values)
+    one = xp.ones_like(values)
+    limits = xp.where(change < 0, -_TO_THE_BOUND * values / xp.where(change < 0, change, one), one)
+    least = xp.min(limits, axis=1) if block.is_separable else xp.min(limits)
+    return xp.minimum(least, xp.ones_like(least))
+
+
+def _inside(factor: Array, axis: int) -> Array:
+    """Return a factor on the simplices that is away from their bounds."""
+    n = factor.shape[axis]
+    xp = array_namespace(factor)
+    raised = xp.maximum(factor, xp.full_like(factor, _INSIDE / n))
+    return raised / xp.sum(raised, axis=axis, keepdims=True)
+
+
+def _rows(numbers: Array) -> Array:
+    """Return numbers of samples, or one of all, in a shape to multiply a factor by."""
+    return numbers[:, None] if numbers.ndim else numbers
+
+
+def spread(numbers: Array, like: Array) -> Array:
+    """Return numbers of samples, or one of all, in a shape to multiply arrays by."""
+    return numbers[(slice(None), *(None,) * (like.ndim - 1))] if numbers.ndim else numbers
+
+
+def _ratio(above: Array, below: Array, where: Array) -> Array:
+    """Return a ratio where it is asked for, else zero."""
+    xp = array_namespace(above)
+    safe = xp.where(where & (below != 0), below, xp.ones_like(below))
+    return xp.where(where, above / safe, xp.zeros_like(above))
+
+
+def project_simplex(values: Array, axis: int) -> Array:
+    """Return the nearest points whose entries are not negative and sum to one along an axis."""
+    xp = array_namespace(values)
+    n = values.shape[axis]
+    ordered = xp.flip(xp.sort(values, axis=axis), axis=axis)
+    shape = (1, n) if axis == 1 else (n, 1)
+    count = xp.reshape(xp.arange(1, n + 1, dtype=values.dtype), shape)
+    excess = (xp.cumulative_sum(ordered, axis=axis) - 1.0) / count
+    # The entries above their own excess are the first ones.
+    last = xp.sum(xp.astype(ordered > excess, xp.int64), axis=axis, keepdims=True) - 1
+    shift = xp.take_along_axis(excess, last, axis=axis)
+    return xp.maximum(values - shift, xp.zeros_like(values))
+
+
+def _logarithmic_mean(a: Array, b: Array) -> Array:
+    """Return ``(a - b) / log(a / b)``, their mean where they are about equal, zero if one is."""
+    xp = array_namespace(a)
+    sound = (a > 0) & (b > 0)
+    one = xp.ones_like(a)
+    high, low = xp.where(sound, a, one), xp.where(sound, b, one)
+    near = xp.abs(high - low) <= 1e-3 * low
+    ratio = xp.where(near, 2.0 * one, high / low)
+    mean = xp.where(near, 0.5 * (high + low), (high - low) / xp.log(ratio))
+    return xp.where(sound, mean, xp.zeros_like(a))
