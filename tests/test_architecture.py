@@ -269,7 +269,9 @@ PUBLIC = {
     "polyad.data": ["LabelledTensor"],
     "polyad.estimators": [],
     "polyad.datasets": ["add_noise", "load_digits", "make_low_rank", "make_sparse"],
-    "polyad.dictionary": ["WassersteinCPDictionary", "WassersteinDictionary"],
+    "polyad.dictionary": [
+        *("WassersteinCPDictionary", "WassersteinDictionary", "wasserstein_barycenter"),
+    ],
     "polyad.fitting": [
         *("BlockProblem", "BlockSolver", "BlockState", "minimize_blocks"),
         *(
@@ -322,7 +324,7 @@ PUBLIC = {
         *("FibreSolution", "FibreTransport", "SinkhornResult", "SparseFibres", "cosine_cost"),
         *("grid_cost", "one_identity_cost", "presence_cost", "random_cost", "sinkhorn"),
         *("ConvolutionGeometry", "Geometry", "MatrixGeometry", "SeparableGeometry"),
-        "grid_geometry",
+        *("grid_geometry", "graph_cost"),
         *("tfidf_cost", "validate_cost", "wasserstein_distance"),
     ],
 }

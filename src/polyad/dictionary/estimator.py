@@ -11,7 +11,7 @@ from array_api_compat import array_namespace
 
 from polyad.core.arrays import to_numpy
 from polyad.data.validation import read_features
-from polyad.dictionary.family import DICTIONARY_CONSTRAINTS, DictionaryFamily, in_order
+from polyad.dictionary.family import DICTIONARY_CONSTRAINTS, DictionaryFamily
 from polyad.estimators import saving
 from polyad.estimators.base import Learned
 from polyad.estimators.documentation import documented
@@ -20,9 +20,9 @@ from polyad.exceptions import ModelFileError
 from polyad.tensor.kruskal import KruskalTensor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from polyad.core.arrays import Array
-    from polyad.dictionary.solver import DictionarySolver
-    from polyad.fitting.blocks import BlockState
 
 
 def _atoms_rule(value: Any, sizes: saving.Sizes) -> str:
@@ -209,14 +209,12 @@ class WassersteinDictionary(DictionaryFamily):
         atoms = learned.atoms_
         return [array_namespace(atoms).reshape(atoms, (atoms.shape[0], -1)).T]
 
-    def _learned(self, solver: DictionarySolver, state: BlockState) -> DictionaryLearned:
-        codes, atoms = in_order(state, solver.data.dtype)
-        xp = array_namespace(atoms)
-        return DictionaryLearned(
-            atoms_=xp.reshape(xp.asarray(atoms.T, copy=True), (-1, *solver.problem.grid)),
-            codes_=codes,
-            masses_=xp.astype(solver.data.masses, solver.data.dtype),
-        )
+    def _made(
+        self, codes: Array, atoms: Sequence[Array], masses: Array, grid: tuple[int, ...]
+    ) -> DictionaryLearned:
+        xp = array_namespace(codes)
+        rows = xp.reshape(xp.asarray(atoms[0].T, copy=True), (-1, *grid))
+        return DictionaryLearned(atoms_=rows, codes_=codes, masses_=masses)
 
     @property
     def _features_of_fit(self) -> Array:
@@ -364,13 +362,11 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
     def _atom_factors(self, learned: Any) -> list[Array]:
         return list(learned.factors_[1:])
 
-    def _learned(self, solver: DictionarySolver, state: BlockState) -> CPDictionaryLearned:
-        codes, *atoms = in_order(state, solver.data.dtype)
+    def _made(
+        self, codes: Array, atoms: Sequence[Array], masses: Array, grid: tuple[int, ...]
+    ) -> CPDictionaryLearned:
         xp = array_namespace(codes)
         weights = xp.sum(codes, axis=0)
         safe = xp.where(weights > 0, weights, xp.ones_like(weights))
-        return CPDictionaryLearned(
-            factors_=[codes / safe[None, :], *atoms],
-            weights_=weights,
-            masses_=xp.astype(solver.data.masses, solver.data.dtype),
-        )
+        factors = [codes / safe[None, :], *atoms]
+        return CPDictionaryLearned(factors_=factors, weights_=weights, masses_=masses)

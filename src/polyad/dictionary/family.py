@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from array_api_compat import array_namespace
 
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
-from polyad.data.validation import describe_entries, refuse_negative
+from polyad.data.label_values import joined_labels
 from polyad.dictionary.loss import Samples
+from polyad.dictionary.reading import distributions, geometry_of
 from polyad.dictionary.solver import DictionaryProblem, DictionarySolver
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.exceptions import InvalidInputError
-from polyad.transport.geometry import METRICS, Geometry, MatrixGeometry, grid_geometry
+from polyad.transport.geometry import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +88,61 @@ class DictionaryFamily(Factorization):
             _, losses = data.problem.codes(atoms)
         return -float(array_namespace(losses).mean(losses))
 
+    def partial_fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
+        """Learn from one more batch of samples.
+
+        The first call is ``fit``. Each further one finds the codes of the batch, the best atoms for
+        these, and moves the atoms towards them, by the part that the batch has of all samples so
+        far. Codes and masses are appended; those of earlier samples are not computed again, and
+        ``objective_``, ``history_`` and ``status_`` stay those of the first call.
+
+        Parameters
+        ----------
+        {X, y, mask}
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y, mask=mask)
+        self._validate_params()  # which scikit-learn leaves out for a fitted model
+        given = self._validate_new(X, mask=mask)
+        if self._n_features_out != self.n_components:
+            message = (
+                f"partial_fit goes on from {self._n_features_out} atoms, but "
+                f"n_components={self.n_components}. Use fit."
+            )
+            raise InvalidInputError(message)
+        labels = joined_labels(self.labels_[0], given.labels[0])
+        learned = self._model()
+        with thread_limit(self.n_jobs):
+            data = self._read_new(given)
+            share = given.shape[0] / (given.shape[0] + self.n_samples_seen_)
+            atoms = self._in_double(data, self._atom_factors(learned))
+            codes, atoms = data.problem.moved(atoms, self._tau()[1], share)
+        xp = array_namespace(codes)
+        earlier, masses = self._features_of_fit, learned.masses_
+        fresh = [xp.astype(own, earlier.dtype) for own in (codes, data.masses, *atoms)]
+        all_codes = xp.concat([earlier, fresh[0]])
+        grid = self._fitted_shape[1:]
+        self._keep(self._made(all_codes, fresh[2:], xp.concat([masses, fresh[1]]), grid))
+        self.n_samples_seen_ += given.shape[0]
+        self.labels_[0] = labels
+        return self
+
+    def _made(
+        self, codes: Array, atoms: Sequence[Array], masses: Array, grid: tuple[int, ...]
+    ) -> Any:
+        """Return what is learned, of codes and the factors of atoms over a grid."""
+        raise NotImplementedError
+
     # What a factorization is made of.
+
+    def _learned(self, solver: DictionarySolver, state: BlockState) -> Any:
+        xp = array_namespace(state.blocks[0])
+        # The most used atoms come first.
+        order = xp.argsort(-xp.sum(state.blocks[0], axis=0), stable=True)
+        dtype = solver.data.dtype
+        codes, *atoms = (xp.astype(block[:, order], dtype) for block in state.blocks)
+        masses = xp.astype(solver.data.masses, dtype)
+        return self._made(codes, atoms, masses, solver.problem.grid)
 
     def _read(self, given: TensorInput, y: Any) -> DictionaryData:
         wanted = (*given.shape, self.n_components)
@@ -102,28 +157,16 @@ class DictionaryFamily(Factorization):
         return self._read_new(given)
 
     def _read_new(self, given: TensorInput) -> DictionaryData:
-        values, dtype = _checked(given, type(self).__name__)
-        xp = array_namespace(values)
-        masses = xp.sum(values, axis=tuple(range(1, values.ndim)), keepdims=True)
-        geometry = self._geometry(tuple(int(n) for n in values.shape[1:]))
-        samples = Samples.of(values / masses, geometry)
-        problem = DictionaryProblem(samples, self._modes(geometry.shape))
-        return DictionaryData(problem, xp.reshape(masses, (-1,)), dtype)
-
-    def _geometry(self, grid: tuple[int, ...]) -> Geometry:
-        if isinstance(self.metric, str):
-            weights = None if self.axis_weights is None else list(np.ravel(self.axis_weights))
-            return grid_geometry(
-                grid,
-                epsilon=float(self.epsilon),
-                metric=self.metric,  # type: ignore[arg-type]
-                periodic=bool(self.periodic),
-                axis_weights=weights,
-            )
-        if self.periodic or self.axis_weights is not None:
-            message = "periodic and axis_weights belong to a metric by name; metric is a matrix."
-            raise InvalidInputError(message)
-        return MatrixGeometry(self.metric, grid, epsilon=float(self.epsilon))
+        values, dtype, masses = distributions(given, type(self).__name__)
+        geometry = geometry_of(
+            tuple(int(n) for n in values.shape[1:]),
+            self.metric,
+            periodic=self.periodic,
+            weights=self.axis_weights,
+            epsilon=float(self.epsilon),
+        )
+        problem = DictionaryProblem(Samples.of(values, geometry), self._modes(geometry.shape))
+        return DictionaryData(problem, masses, dtype)
 
     def _tau(self) -> tuple[float, float]:
         """Return the weights of the proximal terms of codes and atoms."""
@@ -171,41 +214,3 @@ class DictionaryFamily(Factorization):
         tags.input_tags.sparse = False
         tags.input_tags.positive_only = True
         return tags
-
-
-def in_order(state: BlockState, dtype: Any) -> list[Array]:
-    """Return the factors of a state, most used atoms first, in a number type."""
-    xp = array_namespace(state.blocks[0])
-    usage = xp.sum(state.blocks[0], axis=0)
-    order = xp.argsort(-usage, stable=True)
-    return [xp.astype(block[:, order], dtype) for block in state.blocks]
-
-
-def _checked(given: TensorInput, name: str) -> tuple[Array, Any]:
-    """Return samples in double precision, after refusing what is no distribution."""
-    if given.is_sparse:
-        message = (
-            f"Sparse data is not taken by {name}: mass moves through every cell. Give X.toarray()."
-        )
-        raise InvalidInputError(message)
-    xp = array_namespace(given.data)
-    missing = xp.isnan(given.data)
-    if bool(xp.any(missing)):
-        message = (
-            f"Missing entries are not taken by {name}: {describe_entries(given, missing)}. Mass of "
-            "cells that were not seen cannot be told from none: fill them, or leave out cells that "
-            "are often missing, with metric as the cost matrix of those that stay."
-        )
-        raise InvalidInputError(message)
-    refuse_negative(given, f"{name} takes masses: numbers that are not negative.")
-    values = xp.astype(given.data, xp.float64)
-    masses = xp.sum(values, axis=tuple(range(1, values.ndim)))
-    empty = np.flatnonzero(np.asarray([float(mass) == 0 for mass in masses]))
-    if empty.size:
-        shown = ", ".join(map(str, empty[:10])) + (", ..." if empty.size > 10 else "")
-        message = (
-            f"{empty.size} samples have no mass, at the positions {shown}: nothing can be moved "
-            "there. Leave them out."
-        )
-        raise InvalidInputError(message)
-    return values, given.data.dtype

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 
+from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, run_blocks
 from polyad.transport.geometry import finite_or_zero, log
 
@@ -52,7 +53,7 @@ class Samples:
     @classmethod
     def of(cls, values: Array, geometry: Geometry) -> Samples:
         """Take in samples whose entries sum to one."""
-        xp = array_namespace(values)
+        xp = namespace_of(values)
         axes = grid_axes(values)
         logs = log(xp.where(values > 0, values, xp.ones_like(values)))
         entropy = xp.sum(values * logs, axis=axes)
@@ -67,7 +68,7 @@ class Samples:
 
     def blurred(self) -> Array:
         """Return the model of the lowest loss of each sample, ``K (x / K 1)``."""
-        return Conjugate.at(self, array_namespace(self.values).zeros_like(self.values)).mean
+        return Conjugate.at(self, namespace_of(self.values).zeros_like(self.values)).mean
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Conjugate:
     @classmethod
     def at(cls, samples: Samples, potentials: Array) -> Conjugate:
         """Evaluate at potentials ``g``, one array for each sample."""
-        xp = array_namespace(potentials)
+        xp = namespace_of(potentials)
         geometry, x = samples.geometry, samples.values
         is_plain = geometry.is_plain(potentials)
         value = xp.empty_like(samples.entropy)
@@ -116,7 +117,7 @@ class Conjugate:
 
     def curvature(self, direction: Array) -> Array:
         """Return the second derivative along a direction, times epsilon."""
-        xp = array_namespace(direction)
+        xp = namespace_of(direction)
         result = xp.empty_like(direction)
 
         def fill(start: int, stop: int) -> None:
@@ -147,7 +148,7 @@ class Conjugate:
 
     def _signed(self, own: Array, before: Array, after: Array) -> Array:
         """Return ``exp(after) K (exp(before) v)`` of numbers of both signs."""
-        xp = array_namespace(own)
+        xp = namespace_of(own)
         log_apply, zeros = self.samples.geometry.log_apply, xp.zeros_like(own)
         above = xp.exp(log_apply(log(xp.maximum(own, zeros)) + before) + after)
         return above - xp.exp(log_apply(log(xp.maximum(-own, zeros)) + before) + after)

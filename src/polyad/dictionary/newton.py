@@ -33,8 +33,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
+from polyad.core.arrays import namespace_of
 from polyad.dictionary.loss import Conjugate, Samples, grid_axes
 from polyad.tensor.products import kruskal_to_dense, mttkrp
 
@@ -48,14 +48,18 @@ _LEAST_MASS = 1e-14
 # What a step must bring of what it promises, and how often it is halved for that.
 _ARMIJO = 1e-4
 _HALVINGS = 25
+_SHORTEST = 1e-4
 # The residual at which conjugate gradients end, as a part of the first.
 _FORCING = 0.1
 # How mu falls after a full step and after a shorter one, the part of the gap that it ends with,
 # how near to a bound a step may go, and the least entry that a path begins with.
 _FALL, _SLOW_FALL = 0.1, 0.7
 _LAST = 0.3
+_FULL = 0.9
 _TO_THE_BOUND = 0.95
 _INSIDE = 1e-3
+# What steps are held back by, in epsilon, where tau is zero: it moves no solution.
+_DAMPING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -106,23 +110,23 @@ class Block:
     def adjoint(self, values: Array) -> Array:
         """Return ``L* G``."""
         shape = tuple(factor.shape[0] for factor in self.factors)
-        tensor = array_namespace(values).reshape(values, shape)
+        tensor = namespace_of(values).reshape(values, shape)
         return mttkrp(tensor, self.factors, self.mode)
 
     def total(self, values: Array) -> Array:
         """Return the sum over a factor, for codes that of each sample."""
-        xp = array_namespace(values)
+        xp = namespace_of(values)
         return xp.sum(values, axis=1) if self.is_separable else xp.sum(values)
 
     def centred(self, weights: Array, values: Array) -> Array:
         """Return ``W (z - c)``, with the ``c`` that keeps the sums of the factor."""
-        xp = array_namespace(values)
+        xp = namespace_of(values)
         mean = xp.sum(weights * values, axis=self.simplex, keepdims=True)
         return weights * (values - mean / xp.sum(weights, axis=self.simplex, keepdims=True))
 
     def grams(self, weights: Array) -> Array:
         """Return for each row of the factor the matrix ``B diag(w) B'``, where ``L P = P B``."""
-        xp = array_namespace(weights)
+        xp = namespace_of(weights)
         rank = self.factors[0].shape[1]
         first, second = np.triu_indices(rank)
         pairs = [factor[:, first] * factor[:, second] for factor in self.factors]
@@ -136,7 +140,7 @@ class Block:
 def dense_model(factors: Sequence[Array], grid: tuple[int, ...]) -> Array:
     """Return the models of all samples, with the grid in the last axes."""
     dense = kruskal_to_dense(None, factors)
-    return array_namespace(dense).reshape(dense, (-1, *grid))
+    return namespace_of(dense).reshape(dense, (-1, *grid))
 
 
 class _Equations:
@@ -149,7 +153,7 @@ class _Equations:
     def __init__(
         self, conjugate: Conjugate, model: Array, block: Block | None, weights: Array | None
     ) -> None:
-        xp = array_namespace(model)
+        xp = namespace_of(model)
         q = conjugate.mean
         geometry = conjugate.samples.geometry
         self.conjugate, self.block, self.weights = conjugate, block, weights
@@ -174,7 +178,7 @@ class _Equations:
 
     def dot(self, a: Array, b: Array) -> Array:
         """Return the product of two arrays, for each sample or of all."""
-        xp = array_namespace(a)
+        xp = namespace_of(a)
         return xp.sum(a * b, axis=grid_axes(a)) if self.is_separable else xp.sum(a * b)
 
     def times(self, direction: Array) -> Array:
@@ -191,12 +195,12 @@ class _Equations:
         if self.block is None:
             return scaled
         small = self.block.adjoint(scaled)
-        solved = array_namespace(small).matmul(self.middle, small[:, :, None])[:, :, 0]
+        solved = namespace_of(small).matmul(self.middle, small[:, :, None])[:, :, 0]
         return scaled - self.inverse * self.block.model(solved)
 
     def solve(self, right: Array, forcing: float, n_inner: int) -> Array:
         """Return about the solution, by conjugate gradients."""
-        xp = array_namespace(right)
+        xp = namespace_of(right)
         solution = xp.zeros_like(right)
         residual, preconditioned = right, self.precondition(right)
         direction = preconditioned
@@ -224,7 +228,7 @@ def loss_of(samples: Samples, model: Array, start: Array, effort: Effort) -> tup
 
     The loss is ``max -H*(-G) - <G, model>``, by Newton steps; samples end one by one.
     """
-    xp = array_namespace(start)
+    xp = namespace_of(start)
     axes = grid_axes(start)
     result, values = xp.asarray(start, copy=True), xp.zeros_like(samples.entropy)
     rows, dual = xp.arange(start.shape[0]), start
@@ -243,14 +247,24 @@ def loss_of(samples: Samples, model: Array, start: Array, effort: Effort) -> tup
             moved = dual + spread(length, dual) * direction
             conjugate = Conjugate.at(samples, -moved)
             reached = conjugate.value + xp.sum(moved * model, axis=axes)
-            is_short = reached > value - _ARMIJO * length * promise + slack
+            is_short = ~(reached <= value - _ARMIJO * length * promise + slack)
             if not bool(xp.any(is_short)):
                 break
-            length = xp.where(is_short, 0.5 * length, length)
+            length = xp.where(is_short, 0.25 * length, length)
+            if bool(xp.any(length < _SHORTEST)):
+                # Equations that are singular but for rounding: a step of Sinkhorn never fails.
+                direction = xp.where(
+                    spread(is_short & (length < _SHORTEST), dual),
+                    _sinkhorn_step(right, model, samples.geometry.epsilon),
+                    direction,
+                )
+                length = xp.where(length < _SHORTEST, xp.ones_like(length), length)
+                promise = xp.where(is_short, equations.dot(right, direction), promise)
         dual = moved
         result[rows, ...] = dual
         values[rows] = -reached
-        is_open = 0.5 * promise > effort.gap
+        # What is left of the gap, unless the value has come to where it is rounding.
+        is_open = (0.5 * promise > effort.gap) & (value - reached > slack)
         if not bool(xp.any(is_open)):
             break
         if not bool(xp.all(is_open)):
@@ -291,7 +305,7 @@ def solve_block(
 
     ``start`` is a dual from before, best that of the current model.
     """
-    xp = array_namespace(start)
+    xp = namespace_of(start)
     factor = _inside(block.origin, block.simplex)
     adjoint = block.adjoint(start)
     # The slacks of the best corners; their mean product is where the path is joined.
@@ -314,7 +328,8 @@ def solve_block(
     rows: Any = xp.arange(start.shape[0])
     for _ in range(effort.n_steps):
         mu = xp.maximum(xp.where(is_full, _FALL * mu, _SLOW_FALL * mu), least)
-        path, promise, is_full = _follow(samples, block, path, mu, effort)
+        path, promise, length = _follow(samples, block, path, mu, effort)
+        is_full = length > _FULL
         if block.is_separable:
             dual_result[rows, ...], factor_result[rows, ...] = path.dual, path.factor
         else:
@@ -322,6 +337,7 @@ def solve_block(
         products = block.total(path.factor * path.slack)
         mu = products / n_bounds
         is_open = (products + 0.5 * promise > effort.gap) | ~is_full
+        is_open = is_open & (length > _SHORTEST)
         if not bool(xp.any(is_open)):
             break
         if block.is_separable and not bool(xp.all(is_open)):
@@ -336,12 +352,12 @@ def _follow(
 ) -> tuple[_Path, Array, Array]:
     """Make one step towards the point of the path at ``mu``.
 
-    Returns the new place, what the step promises of the dual, and whether it was a full one.
+    Returns the new place, what the step promises of the dual, and how much of it was made.
     """
-    xp = array_namespace(path.dual)
+    xp = namespace_of(path.dual)
     epsilon = samples.geometry.epsilon
     target = _rows(mu)
-    weights = 1.0 / (block.tau + path.slack / path.factor)
+    weights = 1.0 / (block.tau + _DAMPING * epsilon + path.slack / path.factor)
     pull = path.adjoint - block.tau * (path.factor - block.origin) + target / path.factor
     alone = block.centred(weights, pull)
     right = path.conjugate.mean - path.model - block.model(alone)
@@ -356,6 +372,8 @@ def _follow(
     for _ in range(_HALVINGS):
         dual = path.dual + spread(length, path.dual) * direction
         factor = path.factor + _rows(length) * move
+        # Sums are kept but for rounding, which weights of many sizes make more of.
+        factor = factor / xp.sum(factor, axis=block.simplex, keepdims=True)
         slack = path.slack + _rows(length) * slacken
         adjoint = path.adjoint + _rows(length) * lifted
         trial = _Path(
@@ -365,7 +383,7 @@ def _follow(
         if not bool(xp.any(is_long)):
             break
         length = xp.where(is_long, 0.5 * length, length)
-    return trial, promise, length > 0.9
+    return trial, promise, length
 
 
 def _residual(
@@ -386,7 +404,7 @@ def _residual(
 
 def _longest(block: Block, values: Array, change: Array) -> Array:
     """Return how much of a change leaves numbers above zero, up to all of it."""
-    xp = array_namespace(values)
+    xp = namespace_of(values)
     one = xp.ones_like(values)
     limits = xp.where(change < 0, -_TO_THE_BOUND * values / xp.where(change < 0, change, one), one)
     least = xp.min(limits, axis=1) if block.is_separable else xp.min(limits)
@@ -396,7 +414,7 @@ def _longest(block: Block, values: Array, change: Array) -> Array:
 def _inside(factor: Array, axis: int) -> Array:
     """Return a factor on the simplices that is away from their bounds."""
     n = factor.shape[axis]
-    xp = array_namespace(factor)
+    xp = namespace_of(factor)
     raised = xp.maximum(factor, xp.full_like(factor, _INSIDE / n))
     return raised / xp.sum(raised, axis=axis, keepdims=True)
 
@@ -411,16 +429,23 @@ def spread(numbers: Array, like: Array) -> Array:
     return numbers[(slice(None), *(None,) * (like.ndim - 1))] if numbers.ndim else numbers
 
 
+def _sinkhorn_step(right: Array, model: Array, epsilon: float) -> Array:
+    """Return the change of the dual that makes the second margins those of the model."""
+    xp = namespace_of(model)
+    tiny = xp.full_like(model, _LEAST_MASS**2)
+    return epsilon * xp.log(xp.maximum(right + model, tiny) / xp.maximum(model, tiny))
+
+
 def _ratio(above: Array, below: Array, where: Array) -> Array:
     """Return a ratio where it is asked for, else zero."""
-    xp = array_namespace(above)
+    xp = namespace_of(above)
     safe = xp.where(where & (below != 0), below, xp.ones_like(below))
     return xp.where(where, above / safe, xp.zeros_like(above))
 
 
 def project_simplex(values: Array, axis: int) -> Array:
     """Return the nearest points whose entries are not negative and sum to one along an axis."""
-    xp = array_namespace(values)
+    xp = namespace_of(values)
     n = values.shape[axis]
     ordered = xp.flip(xp.sort(values, axis=axis), axis=axis)
     shape = (1, n) if axis == 1 else (n, 1)
@@ -434,7 +459,7 @@ def project_simplex(values: Array, axis: int) -> Array:
 
 def _logarithmic_mean(a: Array, b: Array) -> Array:
     """Return ``(a - b) / log(a / b)``, their mean where they are about equal, zero if one is."""
-    xp = array_namespace(a)
+    xp = namespace_of(a)
     sound = (a > 0) & (b > 0)
     one = xp.ones_like(a)
     high, low = xp.where(sound, a, one), xp.where(sound, b, one)

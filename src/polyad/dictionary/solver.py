@@ -12,9 +12,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.dictionary.newton import (
     Block,
     Effort,
@@ -33,10 +32,14 @@ if TYPE_CHECKING:
 
 # Losses are known to this part of epsilon for each sample, and final codes are solved to it.
 _PRECISION = 1e-11
+# What sums of costs round to, as a part of the largest.
+_ROUNDING = 1e-14
 # The weight, in epsilon, of half the squares of final codes: those of equal atoms are then equal.
 _CODE_RIDGE = 1e-4
 # An atom that no sample has more of is dead.
 _DEAD = 1e-6
+# The part of the loss of a batch that its atoms may miss.
+_BATCH_GAP = 1e-2
 # What a start takes from the mean of all samples, and how far its entries are from others'.
 _SHARED, _JITTER = 0.1, 0.1
 
@@ -53,12 +56,13 @@ class DictionaryProblem(BlockProblem):
         self.samples, self.modes = samples, tuple(modes)
         self.grid = samples.geometry.shape
         self.n_samples = int(samples.values.shape[0])
-        self.precision = _PRECISION * samples.geometry.epsilon
+        geometry = samples.geometry
+        self.precision = _PRECISION * geometry.epsilon + _ROUNDING * geometry.largest
         self.floor = 10 * self.precision * self.n_samples
 
     def value(self, blocks: list[Array], memory: list[Array]) -> tuple[float, list[Array]]:
         """Return the sum of the losses above the lowest; dual and losses are the memory."""
-        xp = array_namespace(blocks[0])
+        xp = namespace_of(blocks[0])
         start = memory[0] if memory else xp.zeros_like(self.samples.values)
         model = dense_model(blocks, self.grid)
         losses, dual = loss_of(self.samples, model, start, Effort(self.precision))
@@ -85,7 +89,7 @@ class DictionaryProblem(BlockProblem):
 
     def revived(self, blocks: list[Array], memory: list[Array]) -> list[Array]:
         """Let atoms that no sample has begin again as the samples with the largest losses."""
-        xp = array_namespace(blocks[0])
+        xp = namespace_of(blocks[0])
         dead = xp.nonzero(xp.max(blocks[0], axis=0) < _DEAD)[0]
         if not dead.shape[0]:
             return blocks
@@ -101,7 +105,7 @@ class DictionaryProblem(BlockProblem):
 
     def start(self, n_components: int, kind: str, seed: int) -> list[Array]:
         """Return factors to begin with: equal codes, and atoms of samples or at random."""
-        xp = array_namespace(self.samples.values)
+        xp = namespace_of(self.samples.values)
         generator = np.random.default_rng(seed)
 
         def given(array: np.ndarray) -> Array:
@@ -125,7 +129,7 @@ class DictionaryProblem(BlockProblem):
 
     def _marginals(self, values: Array) -> list[Array]:
         """Return the sums over all modes but one, for each, of samples: rows of shares."""
-        xp = array_namespace(values)
+        xp = namespace_of(values)
         tensor = xp.reshape(values, (-1, *self.modes))
         axes = range(1, tensor.ndim)
         return [xp.sum(tensor, axis=tuple(k for k in axes if k != mode)) for mode in axes]
@@ -135,7 +139,7 @@ class DictionaryProblem(BlockProblem):
 
         They minimise the loss and a tiny ridge, each sample for itself, whatever the start was.
         """
-        xp = array_namespace(self.samples.values)
+        xp = namespace_of(self.samples.values)
         n_components = atoms[0].shape[1]
         equal = xp.full_like(self.samples.values[:, :1], 1.0 / n_components)
         equal = xp.reshape(equal, (self.n_samples, -1))[:, :1] * xp.ones_like(atoms[0][:1, :])
@@ -151,6 +155,18 @@ class DictionaryProblem(BlockProblem):
         losses, _ = loss_of(self.samples, model, dual, Effort(self.precision))
         return found, losses - self.samples.least
 
+    def moved(self, atoms: list[Array], tau: float, share: float) -> tuple[Array, list[Array]]:
+        """Move atoms a part of the way to those that are best for these samples; and the codes."""
+        codes, _ = self.codes(atoms)
+        blocks = [codes, *atoms]
+        value, memory = self.value(blocks, [])
+        gap = max(_BATCH_GAP * value, self.floor)
+        for number in range(1, len(blocks)):
+            best, memory = self.minimize(number, blocks, memory, tau * self.n_samples, gap)
+            blocks[number] = (1.0 - share) * blocks[number] + share * best
+            _, memory = self.value(blocks, memory)
+        return self.codes(blocks[1:])[0], blocks[1:]
+
 
 class DictionarySolver(BlockSolver):
     """Sweeps over codes and atoms; the codes are solved for once more at the end."""
@@ -164,11 +180,13 @@ class DictionarySolver(BlockSolver):
         # f is a sum over samples, of which each has its own codes, but all have the same atoms.
         super().__init__(problem, [codes, *[atoms * problem.n_samples] * len(problem.modes)])
         self.name = name
+        # The loss above the lowest may come near to zero, where a part of it says nothing.
+        self.scale = problem.n_samples * problem.samples.geometry.epsilon
 
     def finish(self, state: BlockState) -> BlockState:
         """Return the state with codes that depend on the atoms alone."""
         codes, losses = self.problem.codes(state.blocks[1:])
-        value = float(array_namespace(codes).sum(losses))
+        value = float(namespace_of(codes).sum(losses))
         if not math.isfinite(value):
             return state
         blocks, memory = [codes, *state.blocks[1:]], [state.memory[0], losses]

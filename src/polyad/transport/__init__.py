@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polyad.transport.costs import (
     cosine_cost,
+    graph_cost,
     grid_cost,
     one_identity_cost,
     presence_cost,
@@ -32,6 +33,7 @@ __all__ = [
     "SinkhornResult",
     "SparseFibres",
     "cosine_cost",
+    "graph_cost",
     "grid_cost",
     "grid_geometry",
     "one_identity_cost",

@@ -30,8 +30,9 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_numpy_array
+from array_api_compat import device, is_numpy_array
 
+from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, run_blocks
 from polyad.exceptions import InvalidInputError
 from polyad.transport.costs import validate_cost
@@ -49,7 +50,7 @@ Metric = Literal["sqeuclidean", "euclidean", "cityblock"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
 
 # Exponents that a number type reaches, with room for sums: of the smallest normal numbers.
-_REACH = {"float64": 600.0, "float32": 70.0}
+_REACH, _SINGLE_REACH = 600.0, 70.0
 # The dynamic range, as an exponent, below which the error of a Fourier transform is 1e-10.
 _FFT_RANGE = 12.0
 # Terms of a sum that are smaller than the largest by this exponent are rounding.
@@ -122,7 +123,7 @@ class Geometry(ABC):
         """
         if not self.is_plain(logs):
             return self._spread(self._log_apply, logs)
-        xp = array_namespace(logs)
+        xp = namespace_of(logs)
         axes = tuple(range(-len(self.shape), 0))
         high = finite_or_zero(xp.max(logs, axis=axes, keepdims=True))
         return log(self.apply(xp.exp(logs - high))) + high
@@ -141,7 +142,7 @@ class Geometry(ABC):
 
     def _spread(self, function: Callable[[Array], Array], values: Array) -> Array:
         """Call a function of stacked grids, of NumPy arrays in blocks on threads."""
-        xp = array_namespace(values)
+        xp = namespace_of(values)
         given = tuple(values.shape)
         if given[len(given) - len(self.shape) :] != self.shape:
             message = f"The array has the shape {given}; its last axes must be {self.shape}."
@@ -261,13 +262,13 @@ class ConvolutionGeometry(Geometry):
             return self._transformed(values)
         # A term is at most exp(span - distance / epsilon) times the one of the cell itself.
         radius = self.epsilon * (span + _ROUNDING)
-        result = array_namespace(values).zeros_like(values)
+        result = namespace_of(values).zeros_like(values)
         for offset, targets, sources in self._offsets(radius):
             result[targets] += _along(self._row(offset).apply, values[sources], -1)
         return result
 
     def _log_apply(self, logs: Array) -> Array:
-        xp = array_namespace(logs)
+        xp = namespace_of(logs)
         result = xp.full_like(logs, -math.inf)
         for offset, targets, sources in self._offsets(math.inf):
             further = _along(self._row(offset).log_apply, logs[sources], -1)
@@ -309,7 +310,7 @@ class ConvolutionGeometry(Geometry):
         if is_numpy_array(values):
             from scipy import fft
         else:
-            fft = array_namespace(values).fft
+            fft = namespace_of(values).fft
         spectrum = self._spectrum(values, sizes)
         product = fft.rfftn(values, s=sizes, axes=axes) * spectrum
         return fft.irfftn(product, s=sizes, axes=axes)[cut_back]
@@ -359,7 +360,7 @@ class _MatrixAxis(_Axis):
 
     def log_apply(self, logs: Array) -> Array:
         """Return the logarithm of the product with exponentials, block by block."""
-        xp = array_namespace(logs)
+        xp = namespace_of(logs)
         total = xp.full_like(logs, -math.inf)
         for columns, shifts, kernel in self._cut(logs):
             part = logs[:, columns, :]
@@ -396,7 +397,7 @@ class _FilterAxis(_Axis):
 
     def apply(self, values: Array) -> Array:
         """Add what comes from the left to what comes from the right."""
-        xp = array_namespace(values)
+        xp = namespace_of(values)
         rows = [values[:, k, :] for k in range(values.shape[1])]
         ratio = math.exp(self.decay)
         sums = [rows[0]]
@@ -410,7 +411,7 @@ class _FilterAxis(_Axis):
 
     def log_apply(self, logs: Array) -> Array:
         """Do the same with logarithms."""
-        xp = array_namespace(logs)
+        xp = namespace_of(logs)
         rows = [logs[:, k, :] for k in range(logs.shape[1])]
         sums = [rows[0]]
         for row in rows[1:]:
@@ -510,11 +511,11 @@ class MatrixGeometry(SeparableGeometry):
         self.shape = self.shape if shape is None else tuple(shape)
 
     def _apply(self, values: Array) -> Array:
-        flat = array_namespace(values).reshape(values, (-1, self.n_cells))
+        flat = namespace_of(values).reshape(values, (-1, self.n_cells))
         return super()._apply(flat)
 
     def _log_apply(self, logs: Array) -> Array:
-        flat = array_namespace(logs).reshape(logs, (-1, self.n_cells))
+        flat = namespace_of(logs).reshape(logs, (-1, self.n_cells))
         return super()._log_apply(flat)
 
 
@@ -540,24 +541,24 @@ def check_epsilon(epsilon: Any) -> float:
 
 def reach_of(example: Array) -> float:
     """Return the exponent that numbers of the type of an array reach, with room for sums."""
-    return _REACH["float32" if "float32" in str(example.dtype) else "float64"]
+    return _SINGLE_REACH if example.dtype.itemsize == 4 else _REACH
 
 
 def finite_or_zero(x: Array) -> Array:
     """Return zero where a largest exponent is minus infinity: there is nothing to shift."""
-    xp = array_namespace(x)
+    xp = namespace_of(x)
     return xp.where(xp.isfinite(x), x, xp.zeros_like(x))
 
 
 def log(x: Array) -> Array:
     """Return the logarithm, minus infinity of zero without a warning."""
     with np.errstate(divide="ignore"):
-        return array_namespace(x).log(x)
+        return namespace_of(x).log(x)
 
 
 def _along(function: Callable[[Array], Array], values: Array, axis: int) -> Array:
     """Call a function of the middle one of three axes for one axis of an array."""
-    xp = array_namespace(values)
+    xp = namespace_of(values)
     shape = tuple(values.shape)
     axis %= len(shape)
     three = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
@@ -566,7 +567,7 @@ def _along(function: Callable[[Array], Array], values: Array, axis: int) -> Arra
 
 def _multiply(kernel: Array, values: Array) -> Array:
     """Multiply along the middle one of three axes."""
-    xp = array_namespace(values)
+    xp = namespace_of(values)
     if values.shape[2] > 1:
         return xp.matmul(kernel, values)
     return xp.matmul(values[:, :, 0], kernel.T)[:, :, None]
@@ -574,7 +575,7 @@ def _multiply(kernel: Array, values: Array) -> Array:
 
 def _dynamic_range(values: Array) -> float:
     """Return the largest ratio within a grid, as an exponent; infinite where there is a zero."""
-    xp = array_namespace(values)
+    xp = namespace_of(values)
     axes = tuple(range(1, values.ndim))
     low, high = xp.min(values, axis=axes), xp.max(values, axis=axes)
     if not bool(xp.all(low > 0)):
@@ -592,10 +593,12 @@ def _overlaps(n: int, offset: int, *, periodic: bool) -> list[tuple[slice, slice
 
 def _place_of(example: Array) -> tuple[Any, ...]:
     """Return what tells arrays that matrices must be made for: kind, number type and device."""
+    if type(example) is np.ndarray:
+        return (example.dtype,)
     return type(example).__module__, str(example.dtype), str(device(example))
 
 
 def _like(array: NDArray[np.float64], example: Array) -> Array:
     """Return an array in the namespace, number type and device of another."""
-    xp = array_namespace(example)
+    xp = namespace_of(example)
     return xp.asarray(array, dtype=example.dtype, device=device(example))
