@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks import crowd, membership, quantile, soft, swift, transport
+from benchmarks import crowd, dictionary, membership, quantile, soft, swift, transport
 
 Run = Callable[[int], object]
 DENSE_SIDE = 250
@@ -343,6 +343,7 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
         )
         for shape in (*membership.SHAPES, *membership.GROWTH)
     },
+    **dictionary.CASES,
     **{
         crowd.title(*shape): (partial(crowd.problem, *shape), shape[2], 5, crowd.LIBRARIES)
         for shape in crowd.SHAPES

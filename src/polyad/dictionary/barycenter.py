@@ -13,7 +13,7 @@ from polyad.core.threads import cut, run_blocks, thread_limit
 from polyad.data.validation import as_tensor_input
 from polyad.dictionary.reading import distributions
 from polyad.exceptions import InvalidInputError, warn_user
-from polyad.transport.geometry import finite_or_zero, grid_geometry, log
+from polyad.transport.geometry import grid_geometry, log, reach_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -107,35 +107,40 @@ def _projections(
     xp = namespace_of(values)
     scales = xp.zeros_like(values)  # logarithms of the scalings of the second margins
     margins = xp.empty_like(values)  # and of the margins without them
-    logs = None if geometry.is_plain(values) else log(values)
     axes = tuple(range(1, values.ndim))
     each = (slice(None), *(None,) * (values.ndim - 1))
+    # Scalings are as large as exp(largest / epsilon), and so are their inverses.
+    is_plain = 2.0 * geometry.largest <= reach_of(values) * geometry.epsilon
+    plain, logs = (xp.ones_like(values), None) if is_plain else (None, log(values))
 
     def project(start: int, stop: int) -> None:
-        own = scales[start:stop, ...]
         if logs is None:
-            high = finite_or_zero(xp.max(own, axis=axes, keepdims=True))
-            ratio = values[start:stop, ...] / geometry.apply(xp.exp(own - high))
-            margins[start:stop, ...] = xp.log(geometry.apply(ratio)) - high
+            ratio = values[start:stop, ...] / geometry.apply(plain[start:stop, ...])
+            plain[start:stop, ...] = geometry.apply(ratio)
+            margins[start:stop, ...] = xp.log(plain[start:stop, ...])
         else:
-            back = logs[start:stop, ...] - geometry.log_apply(own)
+            back = logs[start:stop, ...] - geometry.log_apply(scales[start:stop, ...])
             margins[start:stop, ...] = geometry.log_apply(back)
 
+    def rescale(start: int, stop: int) -> None:
+        if plain is not None:
+            plain[start:stop, ...] = middle / plain[start:stop, ...]
+        scales[start:stop, ...] = mean - margins[start:stop, ...]
+
     blocks = cut(values.shape[0], max(1, _BLOCK // geometry.n_cells))
-    error, mean = math.inf, scales[0, ...]
+    blocks = blocks if is_numpy_array(values) else [(0, values.shape[0])]
+    error = math.inf
     for number in range(1, max_iter + 1):
-        if is_numpy_array(values):
-            run_blocks(project, blocks)
-        else:
-            project(0, values.shape[0])
+        run_blocks(project, blocks)
         mean = xp.sum(shares[each] * (scales + margins), axis=0)
+        middle = xp.exp(mean)
         if number % _LOOK == 0 or number == max_iter:
-            missed = xp.abs(xp.exp(scales + margins) - xp.exp(mean)[None, ...])
+            missed = xp.abs(xp.exp(scales + margins) - middle[None, ...])
             error = float(xp.max(xp.sum(missed, axis=axes)))
-        scales = mean[None, ...] - margins
-        if error <= tol:
-            break
-    return xp.exp(mean), error
+            if error <= tol:
+                break
+        run_blocks(rescale, blocks)
+    return middle, error
 
 
 def _shares(weights: Any, n_samples: int) -> np.ndarray:
