@@ -223,6 +223,6 @@ def test_labels_of_a_grid():
     assert model.factor_table("place").index.tolist() == list("abcd")
 
 
-@parametrize_with_checks([small(kind) for kind in BOTH])
+@parametrize_with_checks([small(WassersteinDictionary, max_iter=2)])
 def test_scikit_learn(estimator, check):
     check(estimator)
