@@ -26,7 +26,7 @@ EPSILON = {"sqeuclidean": 0.01, "euclidean": 0.02}
 BARYCENTER_STEPS, BARYCENTER_EPSILON, LOG_EPSILON = 20, 0.01, 0.002
 SMALL_SIDE, N_SMALL, RANK, SWEEP_EPSILON, TAU = 28, 500, 16, 0.01, 0.1
 # Gradient steps of each block of the direct sweep.
-GRADIENT_STEPS = 200
+GRADIENT_STEPS = 100
 
 
 @dataclass(frozen=True)

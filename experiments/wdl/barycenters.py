@@ -68,8 +68,9 @@ def main() -> None:
     text = (
         f"`{command()}`\n\n{environment()}\n\n![barycenters](barycenters.png)\n\n"
         f"Figure 1: the barycenter of Gaussians at 0.2, 0.5 and 0.8 (sd 0.05, squared cost, "
-        f"epsilon {EPSILONS[0]}) has mean {mean:.4f} and sd {spread:.5f}; the closed form is 0.5 and "
-        f"{np.sqrt(0.05**2 + EPSILONS[0] / 2):.5f}. The mean of the densities has three bumps.\n\n"
+        f"epsilon {EPSILONS[0]}) has mean {mean:.4f} and sd {spread:.5f}; "
+        f"the closed form is 0.5 and {np.sqrt(0.05**2 + EPSILONS[0] / 2):.5f}. The mean of the "
+        f"densities has three bumps.\n\n"
         f"Figure 2:\n\n{markdown(table)}"
     )
     write_section(FOLDER / "RESULTS.md", "Figures 1 and 2: barycenters", text)

@@ -179,7 +179,9 @@ def test_block_problems_have_no_duality_gap(name, tau):
     else:
         second = pull.max(axis=block.simplex).sum()
     bound = -(Conjugate.at(samples, -dual).value.sum() + second)
-    assert primal(samples, block, factor) - bound == pytest.approx(0.0, abs=1e-9)
+    # Without a proximal term the equations of the last steps are singular but for damping.
+    precision = 1e-9 if tau > 0 else 1e-8
+    assert primal(samples, block, factor) - bound == pytest.approx(0.0, abs=precision)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
