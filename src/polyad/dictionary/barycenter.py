@@ -111,10 +111,12 @@ def _projections(
     each = (slice(None), *(None,) * (values.ndim - 1))
     # Scalings are as large as exp(largest / epsilon), and so are their inverses.
     is_plain = 2.0 * geometry.largest <= reach_of(values) * geometry.epsilon
-    plain, logs = (xp.ones_like(values), None) if is_plain else (None, log(values))
+    # Of both, only one is used: scalings, or the logarithms of the samples.
+    plain: Array = xp.ones_like(values) if is_plain else None
+    logs: Array = None if is_plain else log(values)
 
     def project(start: int, stop: int) -> None:
-        if logs is None:
+        if is_plain:
             ratio = values[start:stop, ...] / geometry.apply(plain[start:stop, ...])
             plain[start:stop, ...] = geometry.apply(ratio)
             margins[start:stop, ...] = xp.log(plain[start:stop, ...])
@@ -123,7 +125,7 @@ def _projections(
             margins[start:stop, ...] = geometry.log_apply(back)
 
     def rescale(start: int, stop: int) -> None:
-        if plain is not None:
+        if is_plain:
             plain[start:stop, ...] = middle / plain[start:stop, ...]
         scales[start:stop, ...] = mean - margins[start:stop, ...]
 
