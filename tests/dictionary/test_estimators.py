@@ -223,6 +223,13 @@ def test_labels_of_a_grid():
     assert model.factor_table("place").index.tolist() == list("abcd")
 
 
-@parametrize_with_checks([small(WassersteinDictionary, max_iter=2)])
+# Their data has a sample of zeros, which has no mass to move and is refused by its position.
+EMPTY = "a sample without mass is refused"
+EXPECTED = {"check_estimators_dtypes": EMPTY, "check_fit2d_1feature": EMPTY}
+
+
+@parametrize_with_checks(
+    [small(WassersteinDictionary, max_iter=2)], expected_failed_checks=lambda _: EXPECTED
+)
 def test_scikit_learn(estimator, check):
     check(estimator)
