@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.transport import (
     ConvolutionGeometry,
     MatrixGeometry,
@@ -179,6 +179,12 @@ def test_torch():
         ({"epsilon": True}, "epsilon=True"),
         ({"epsilon": 1.0, "metric": "manhattan"}, "metric='manhattan'"),
         ({"epsilon": 1.0, "axis_weights": [1.0]}, "each of 2 axes"),
+        ({"epsilon": 1.0, "axis_weights": 3}, "each of 2 axes"),
+        ({"epsilon": 1.0, "axis_weights": "ab"}, "each of 2 axes"),
+        ({"epsilon": 1.0, "axis_weights": (1.0, np.nan)}, "each of 2 axes"),
+        ({"epsilon": 1.0, "axis_weights": (1e308, 1e308), "metric": "cityblock"}, "1e[+]100"),
+        ({"epsilon": 1e-13}, "Increase epsilon"),
+        ({"epsilon": 1e-320, "metric": "euclidean"}, "Increase epsilon"),
     ],
 )
 def test_bad_geometries_are_refused(options, told):
@@ -188,3 +194,63 @@ def test_bad_geometries_are_refused(options, told):
         grid_geometry((), epsilon=1.0)
     with pytest.raises(InvalidInputError, match="last axes must be"):
         grid_geometry((4, 3), epsilon=1.0).apply(np.ones((3, 4)))
+
+
+@pytest.mark.parametrize("shape", [5, "ab", (4.7, 3), (True, 2), (0, 3), (-2, -2)])
+def test_shapes_that_are_no_grids_are_refused(shape):
+    for made in (
+        lambda: grid_geometry(shape, 1.0),
+        lambda: ConvolutionGeometry(shape, epsilon=1.0, steps=(1.0, 1.0)),
+        lambda: MatrixGeometry(1.0 - np.eye(4), shape, epsilon=1.0),
+    ):
+        with pytest.raises(InvalidInputError, match="is no grid"):
+            made()
+
+
+def test_costs_and_steps_that_are_refused():
+    cost = 1.0 - np.eye(4)
+    for steps in ((1.0,), (-1.0, 1.0), (np.nan, 1.0), 3.0):
+        with pytest.raises(InvalidInputError, match="each of 2 axes"):
+            ConvolutionGeometry((4, 3), epsilon=1.0, steps=steps)
+    with pytest.raises(InvalidInputError, match="each of 1 axes"):
+        SeparableGeometry([cost], epsilon=1.0, steps=[1.0, 1.0])
+    with pytest.raises(InvalidInputError, match="no grid"):
+        SeparableGeometry([], epsilon=1.0)
+    with pytest.raises(InvalidTypeError, match="one for each axis"):
+        SeparableGeometry(5, epsilon=1.0)
+    for largest in (1e13, 1.7e308):
+        with pytest.raises(InvalidInputError, match="largest cost"):
+            MatrixGeometry(largest * cost, epsilon=1.0)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 0.001])
+def test_whole_numbers_and_booleans_are_double(epsilon):
+    counts = np.random.default_rng(0).integers(0, 3, (2, 4, 3))
+    for geometry in (
+        grid_geometry((4, 3), epsilon),
+        ConvolutionGeometry((4, 3), epsilon=epsilon, steps=(0.3, 0.5)),
+    ):
+        for function, own in itertools.product(
+            (geometry.apply, geometry.log_apply), (counts, counts > 0, counts.astype(np.uint8))
+        ):
+            found = function(own)
+            assert found.dtype == np.float64
+            np.testing.assert_array_equal(found, function(own.astype(float)))
+            for other in (own.astype(object), own.astype(complex), own.tolist()):
+                with pytest.raises(InvalidTypeError, match=r"The array is of|no array"):
+                    function(other)
+        for function in (geometry.apply, geometry.log_apply):
+            assert function(np.ones((0, 4, 3))).shape == (0, 4, 3)
+            with pytest.raises(InvalidInputError, match="last axes"):
+                function(np.ones(3))
+
+
+def test_wide_data_has_no_warning():
+    values = np.ones((1, 4, 3))
+    values[0, :, 0] = 1e-300, 1e300, 1.0, 1.0
+    geometry = ConvolutionGeometry((4, 3), epsilon=0.01, steps=(0.3, 0.5))
+    assert np.isfinite(geometry.apply(values)).all()
+
+
+def test_a_geometry_says_what_it_is():
+    assert repr(grid_geometry((4, 3), 0.1)) == "SeparableGeometry(shape=(4, 3), epsilon=0.1)"

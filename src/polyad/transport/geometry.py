@@ -26,16 +26,17 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from array_api_compat import device, is_numpy_array
+from array_api_compat import device, is_array_api_obj, is_numpy_array
 
 from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, run_blocks
-from polyad.exceptions import InvalidInputError
-from polyad.transport.costs import validate_cost
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.transport.costs import check_range, validate_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,6 +62,8 @@ _DENSE_CELLS = 3000
 _FILTER_POINTS = 1024
 # Numbers that a thread takes at a time.
 _BLOCK = 1 << 17
+# The largest length of an axis or a step, and one over the smallest: their squares are finite.
+_LONGEST = 1e100
 
 
 class Geometry(ABC):
@@ -85,6 +88,10 @@ class Geometry(ABC):
         """The number of cells."""
         return math.prod(self.shape)
 
+    def __repr__(self) -> str:
+        """Return the kind, the grid and the entropy."""
+        return f"{type(self).__name__}(shape={self.shape}, epsilon={self.epsilon:g})"
+
     def is_plain(self, example: Array) -> bool:
         """Say whether products of numbers of a type lose nothing: if not, use logarithms.
 
@@ -101,13 +108,14 @@ class Geometry(ABC):
         Parameters
         ----------
         values : array of shape (..., *shape)
-            Numbers that are not negative keep their digits, entry by entry.
+            Numbers that are not negative keep their digits, entry by entry. Whole ones and
+            booleans are taken as float64.
 
         Returns
         -------
         array of shape (..., *shape)
         """
-        return self._spread(self._apply, values)
+        return self._spread(self._apply, _read(values, self.shape))
 
     def log_apply(self, logs: Array) -> Array:
         """Return ``log(K exp(logs))`` for each grid of numbers.
@@ -121,6 +129,7 @@ class Geometry(ABC):
         -------
         array of shape (..., *shape)
         """
+        logs = _read(logs, self.shape)
         if not self.is_plain(logs):
             return self._spread(self._log_apply, logs)
         xp = namespace_of(logs)
@@ -144,11 +153,10 @@ class Geometry(ABC):
         """Call a function of stacked grids, of NumPy arrays in blocks on threads."""
         xp = namespace_of(values)
         given = tuple(values.shape)
-        if given[len(given) - len(self.shape) :] != self.shape:
-            message = f"The array has the shape {given}; its last axes must be {self.shape}."
-            raise InvalidInputError(message)
-        stacked = xp.reshape(values, (-1, *self.shape))
-        n, step = stacked.shape[0], max(1, _BLOCK // self.n_cells)
+        n = math.prod(given[: len(given) - len(self.shape)])
+        if n == 0:
+            return xp.asarray(values, copy=True)
+        stacked, step = xp.reshape(values, (n, *self.shape)), max(1, _BLOCK // self.n_cells)
         if not is_numpy_array(stacked) or n <= step:
             return xp.reshape(function(stacked), given)
         result = np.empty(stacked.shape, stacked.dtype)
@@ -182,10 +190,15 @@ class SeparableGeometry(Geometry):
         steps: Sequence[float | None] | None = None,
     ) -> None:
         self.epsilon = check_epsilon(epsilon)
+        if isinstance(costs, str) or not isinstance(costs, Iterable):
+            message = f"costs={costs!r} is not a sequence of matrices, one for each axis."
+            raise InvalidTypeError(message)
         matrices = [validate_cost(cost, mode_title=f"axis {k}") for k, cost in enumerate(costs)]
-        self.shape = tuple(len(matrix) for matrix in matrices)
-        self.largest = float(sum(matrix.max() for matrix in matrices))
-        even: Sequence[float | None] = [None] * len(matrices) if steps is None else steps
+        self.shape = check_shape([len(matrix) for matrix in matrices])
+        self.largest = sum(float(matrix.max()) for matrix in matrices)
+        check_range(self.largest, self.epsilon)
+        even: Sequence[float | None] = [None] * len(matrices) if steps is None else list(steps)
+        _lengths("steps", [1.0 if step is None else step for step in even], len(matrices))
         self._axes: list[_Axis] = [
             _FilterAxis(matrix, self.epsilon, step)
             if step is not None and len(matrix) >= _FILTER_POINTS
@@ -237,14 +250,16 @@ class ConvolutionGeometry(Geometry):
         periodic: bool = False,
     ) -> None:
         self.epsilon = check_epsilon(epsilon)
-        self.shape, self.steps, self.periodic = tuple(shape), tuple(map(float, steps)), periodic
+        self.shape, self.periodic = check_shape(shape), periodic
+        self.steps = _lengths("steps", steps, len(self.shape))
         # Along each axis the distances of all differences, from zero on; round ones come back.
         self._distances = []
         for n, step in zip(self.shape, self.steps, strict=True):
             index = np.arange(n)
             reached = np.minimum(index, n - index) if periodic else index
             self._distances.append(step * reached)
-        self.largest = math.sqrt(sum(own.max() ** 2 for own in self._distances))
+        self.largest = math.hypot(*(float(own.max()) for own in self._distances))
+        check_range(self.largest, self.epsilon)
         self._spectra: dict[Any, Array] = {}
         self._rows: dict[tuple[int, ...], _MatrixAxis] = {}
 
@@ -425,8 +440,8 @@ class _FilterAxis(_Axis):
 
 def grid_geometry(
     shape: Sequence[int],
-    *,
     epsilon: float,
+    *,
     metric: Metric = "sqeuclidean",
     periodic: bool = False,
     axis_weights: Sequence[float] | None = None,
@@ -460,16 +475,17 @@ def grid_geometry(
     >>> geometry.apply(np.ones((5, 28, 28))).shape
     (5, 28, 28)
     """
-    sizes = tuple(int(n) for n in shape)
-    if not sizes or min(sizes) < 1:
-        message = f"shape={shape!r} is no grid; give the number of points along each axis."
+    sizes = check_shape(shape)
+    if not isinstance(metric, str) or metric not in METRICS:
+        message = (
+            f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}. For costs of your "
+            "own, use MatrixGeometry."
+        )
         raise InvalidInputError(message)
-    if metric not in METRICS:
-        message = f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}."
-        raise InvalidInputError(message)
+    lengths = [1.0] * len(sizes) if axis_weights is None else axis_weights
+    weights = _lengths("axis_weights", lengths, len(sizes))
     steps = [
-        weight / max(1, n if periodic else n - 1)
-        for n, weight in zip(sizes, _axis_weights(axis_weights, len(sizes)), strict=True)
+        weight / max(1, n if periodic else n - 1) for n, weight in zip(sizes, weights, strict=True)
     ]
     if metric == "euclidean" and sum(n > 1 for n in sizes) > 1:
         large = ConvolutionGeometry(sizes, epsilon=epsilon, steps=steps, periodic=periodic)
@@ -502,13 +518,13 @@ class MatrixGeometry(SeparableGeometry):
         self, cost: ArrayLike, shape: Sequence[int] | None = None, *, epsilon: float
     ) -> None:
         super().__init__([cost], epsilon=epsilon)
-        if shape is not None and math.prod(shape) != self.n_cells:
+        grid = self.shape if shape is None else check_shape(shape)
+        if math.prod(grid) != self.n_cells:
             message = (
-                f"The cost is of {self.n_cells} cells, but the grid {tuple(shape)} has "
-                f"{math.prod(shape)}."
+                f"The cost is of {self.n_cells} cells, but the grid {grid} has {math.prod(grid)}."
             )
             raise InvalidInputError(message)
-        self.shape = self.shape if shape is None else tuple(shape)
+        self.shape = grid
 
     def _apply(self, values: Array) -> Array:
         flat = namespace_of(values).reshape(values, (-1, self.n_cells))
@@ -519,12 +535,51 @@ class MatrixGeometry(SeparableGeometry):
         return super()._log_apply(flat)
 
 
-def _axis_weights(given: Sequence[float] | None, n_axes: int) -> list[float]:
-    weights = [1.0] * n_axes if given is None else [float(weight) for weight in given]
-    if len(weights) != n_axes or not all(0 < weight < math.inf for weight in weights):
-        message = f"axis_weights={given!r} must be a number above zero for each of {n_axes} axes."
+def check_shape(shape: Any) -> tuple[int, ...]:
+    """Return the points along each axis of a grid, or refuse them."""
+    sizes = list(shape) if isinstance(shape, Iterable) else []
+    if not sizes or not all(
+        isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1 for n in sizes
+    ):
+        message = (
+            f"shape={shape!r} is no grid: give the number of points along each axis, whole and at "
+            "least one, such as (28, 28)."
+        )
         raise InvalidInputError(message)
-    return weights
+    return tuple(map(int, sizes))
+
+
+def _lengths(name: str, given: Any, n_axes: int) -> tuple[float, ...]:
+    """Return a length above zero for each axis, or refuse what was given."""
+    each = list(given) if isinstance(given, Iterable) else []
+    if len(each) != n_axes or not all(
+        isinstance(own, int | float | np.integer | np.floating) and 1 / _LONGEST <= own <= _LONGEST
+        for own in each
+    ):
+        message = (
+            f"{name}={given!r} must be a number above zero for each of {n_axes} axes, between "
+            f"{1 / _LONGEST:g} and {_LONGEST:g}."
+        )
+        raise InvalidInputError(message)
+    return tuple(map(float, each))
+
+
+def _read(values: Any, shape: tuple[int, ...]) -> Array:
+    """Return grids of float32 or float64; whole numbers and booleans become the latter."""
+    if type(values) is not np.ndarray and not is_array_api_obj(values):
+        message = f"A {type(values).__name__} is no array: give one of NumPy, torch or the like."
+        raise InvalidTypeError(message)
+    given = tuple(values.shape)
+    if given[max(0, len(given) - len(shape)) :] != shape:
+        message = f"The array has the shape {given}; its last axes must be {shape}."
+        raise InvalidInputError(message)
+    xp = namespace_of(values)
+    if values.dtype in (xp.float32, xp.float64):
+        return values
+    if not xp.isdtype(values.dtype, ("bool", "integral")):
+        message = f"The array is of {values.dtype}: give float32, float64 or whole numbers."
+        raise InvalidTypeError(message)
+    return xp.astype(values, xp.float64)
 
 
 def check_epsilon(epsilon: Any) -> float:
@@ -580,7 +635,7 @@ def _dynamic_range(values: Array) -> float:
     low, high = xp.min(values, axis=axes), xp.max(values, axis=axes)
     if not bool(xp.all(low > 0)):
         return math.inf
-    return float(xp.max(xp.log(high / low)))
+    return float(xp.max(xp.log(high) - xp.log(low)))
 
 
 def _overlaps(n: int, offset: int, *, periodic: bool) -> list[tuple[slice, slice]]:
