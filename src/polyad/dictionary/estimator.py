@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from array_api_compat import array_namespace
+from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.arrays import to_numpy
-from polyad.data.validation import read_features
 from polyad.dictionary.family import DICTIONARY_CONSTRAINTS, DictionaryFamily
 from polyad.estimators import saving
 from polyad.estimators.base import Learned
@@ -79,9 +79,12 @@ class WassersteinDictionary(DictionaryFamily):
         Whether the end of each axis is beside its start (a torus), as hours of a day are.
     axis_weights : sequence of float or None, default=None
         What the coordinates of each axis are multiplied by.
-    epsilon : float, default=0.01
-        The strength of the entropy, in the unit of the metric. Larger ones blur the atoms less
-        than the samples are blurred by it, and are quicker.
+    epsilon : 'auto' or float, default='auto'
+        The strength of the entropy, in the unit of the metric. It blurs: a sample is met by a model
+        that is its blur, of a width of about ``sqrt(epsilon / 2)`` for squared distances, and atoms
+        lose finer details. Smaller numbers are sharper and take longer, much longer below the cost
+        of a move to the next cell. ``'auto'`` is that cost, or a 200th of the largest cost (0.01
+        for images) if that is more.
     tau : float or (float, float), default=0.1
         The weights of the proximal terms of codes and of atoms, the latter times the number of
         samples. Larger ones make smaller steps. Zero is allowed.
@@ -107,7 +110,7 @@ class WassersteinDictionary(DictionaryFamily):
     itself, and the atoms. Both are convex problems, solved by Newton steps in primal and dual up to
     a duality gap that falls with the progress of the fit; the objective never rises. The codes of
     ``transform``, and those of the fit, minimise the loss for the atoms that were learned, with
-    a ridge of ``1e-4 * epsilon`` that makes them unique.
+    a ridge of ``1e-5 * epsilon`` that makes them unique.
 
     Numbers are double precision inside. Memory is a dozen arrays of the size of X.
 
@@ -146,7 +149,7 @@ class WassersteinDictionary(DictionaryFamily):
         metric: Any = "sqeuclidean",
         periodic: bool = False,
         axis_weights: Any = None,
-        epsilon: float = 0.01,
+        epsilon: Any = "auto",
         tau: Any = 0.1,
         time_budget: float | None = None,
         random_state: Any = None,
@@ -174,27 +177,20 @@ class WassersteinDictionary(DictionaryFamily):
         self.callbacks = callbacks
         self.verbose = verbose
 
-    def inverse_transform(self, X: Array, masses: Array | None = None) -> Array:
-        """Return the mixtures of atoms that codes stand for.
+    @property
+    def components_(self) -> Array:
+        """The atoms, by the name that they have in other estimators."""
+        return self._model().atoms_
 
-        Parameters
-        ----------
-        X : array of shape (n_samples, n_components)
-            Codes, as ``transform`` returns them.
-        masses : array of shape (n_samples,), optional
-            The masses of the samples, by default one.
-
-        Returns
-        -------
-        array of shape (n_samples, n_1, ...)
-        """
+    def _mixtures(self, codes: Array) -> Array:
         atoms = self._model().atoms_
         xp = array_namespace(atoms)
-        codes = xp.asarray(read_features(X, int(atoms.shape[0])), dtype=atoms.dtype)
-        if masses is not None:
-            codes = codes * xp.asarray(masses, dtype=atoms.dtype)[:, None]
         flat = xp.matmul(codes, xp.reshape(atoms, (atoms.shape[0], -1)))
         return xp.reshape(flat, (-1, *atoms.shape[1:]))
+
+    def _planes(self, n_atoms: int) -> np.ndarray:
+        atoms = to_numpy(self._model().atoms_)[:n_atoms]
+        return np.asarray(atoms.sum(axis=tuple(range(3, atoms.ndim))))
 
     def _compared(self) -> KruskalTensor:
         atoms = to_numpy(self._model().atoms_)
@@ -264,8 +260,9 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         Whether the end of each axis is beside its start (a torus), as hours of a day are.
     axis_weights : sequence of float or None, default=None
         What the coordinates of each axis are multiplied by.
-    epsilon : float, default=0.01
-        The strength of the entropy, in the unit of the metric.
+    epsilon : 'auto' or float, default='auto'
+        The strength of the entropy, in the unit of the metric: see
+        :class:`~polyad.WassersteinDictionary`.
     tau : float or (float, float), default=0.1
         The weights of the proximal terms of codes and of the other factors, the latter times the
         number of samples.
@@ -310,6 +307,7 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
 
     _learns = CPDictionaryLearned
     _score_name: ClassVar[str] = DictionaryFamily._score_name
+    _max_iter_advice: ClassVar[str] = ""  # shares cannot cancel each other
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = DICTIONARY_CONSTRAINTS
 
     masses_: Array
@@ -325,7 +323,7 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         metric: Any = "sqeuclidean",
         periodic: bool = False,
         axis_weights: Any = None,
-        epsilon: float = 0.01,
+        epsilon: Any = "auto",
         tau: Any = 0.1,
         time_budget: float | None = None,
         random_state: Any = None,
@@ -352,6 +350,27 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         self.checkpoint = checkpoint
         self.callbacks = callbacks
         self.verbose = verbose
+
+    inverse_transform = DictionaryFamily.inverse_transform
+
+    @property
+    def codes_(self) -> Array:
+        """The shares of the atoms in each sample, which sum to one: ``weights_ * factors_[0]``."""
+        check_is_fitted(self)
+        return self._features_of_fit
+
+    @property
+    def atoms_(self) -> Array:
+        """The atoms, each of mass one: the products of their margins, as ``components_``."""
+        return self.components_
+
+    def _mixtures(self, codes: Array) -> Array:
+        return KruskalResult.inverse_transform(self, codes)
+
+    def _planes(self, n_atoms: int) -> np.ndarray:
+        # The margins of the other modes sum to one.
+        first, *second = (to_numpy(factor)[:, :n_atoms].T for factor in self.factors_[1:3])
+        return first[:, :, None] * second[0][:, None, :] if second else first
 
     def _compared(self) -> KruskalTensor:
         return KruskalTensor(self.weights_, self.factors_[1:])

@@ -7,14 +7,17 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
+from polyad.core.arrays import to_numpy
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.data.label_values import joined_labels
+from polyad.data.validation import read_features
 from polyad.dictionary.loss import Samples
-from polyad.dictionary.reading import distributions, geometry_of
+from polyad.dictionary.reading import distributions, geometry_of, read_masses
 from polyad.dictionary.solver import DictionaryProblem, DictionarySolver
+from polyad.estimators.base import Pattern, ReportSection
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.exceptions import InvalidInputError
@@ -27,6 +30,11 @@ if TYPE_CHECKING:
     from polyad.data.readers import TensorInput
     from polyad.fitting.blocks import BlockState
 
+# Below this part of the cost of a move to the nearest cell, epsilon hardly moves anything.
+_HARDLY_MOVES = 0.2
+# Atoms that a report shows, the most used ones.
+_SHOWN_ATOMS = 20
+
 #: Parameters of a dictionary besides those of all factorizations.
 DICTIONARY_CONSTRAINTS: dict[str, list[Any]] = {
     **FIT_CONSTRAINTS,
@@ -34,7 +42,7 @@ DICTIONARY_CONSTRAINTS: dict[str, list[Any]] = {
     "metric": [StrOptions(set(METRICS)), "array-like"],
     "periodic": ["boolean"],
     "axis_weights": ["array-like", None],
-    "epsilon": [Interval(Real, 0, None, closed="neither")],
+    "epsilon": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
     "tau": [Interval(Real, 0, None, closed="left"), "array-like"],
 }
 
@@ -60,7 +68,7 @@ class DictionaryFamily(Factorization):
         metric: Any
         periodic: bool
         axis_weights: Any
-        epsilon: float
+        epsilon: Any
         tau: Any
 
     def _modes(self, grid: tuple[int, ...]) -> tuple[int, ...]:
@@ -70,6 +78,36 @@ class DictionaryFamily(Factorization):
     def _atom_factors(self, learned: Any) -> list[Array]:
         """Return the factors of the atoms."""
         raise NotImplementedError
+
+    def _mixtures(self, codes: Array) -> Array:
+        """Return the mixtures of atoms that codes stand for."""
+        raise NotImplementedError
+
+    def _planes(self, n_atoms: int) -> np.ndarray:
+        """Return the first atoms over the first two modes of the grid, summed over others."""
+        raise NotImplementedError
+
+    def inverse_transform(self, X: Array, masses: Array | None = None) -> Array:
+        """Return the mixtures of atoms that codes stand for.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_components)
+            Codes, as ``transform`` returns them.
+        masses : array of shape (n_samples,), optional
+            The masses of the samples, such as ``masses_`` for those of the fit: the mixtures are
+            then in the unit of the data. One by default.
+
+        Returns
+        -------
+        array of shape (n_samples, n_1, ...)
+        """
+        example = self._model().masses_
+        features = read_features(X, self._n_features_out)
+        codes = array_namespace(example).asarray(
+            features, dtype=example.dtype, device=device(example)
+        )
+        return self._mixtures(codes if masses is None else codes * read_masses(masses, codes))
 
     def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
         """Return minus the mean loss of samples, above the lowest that any model has.
@@ -133,6 +171,29 @@ class DictionaryFamily(Factorization):
         """Return what is learned, of codes and the factors of atoms over a grid."""
         raise NotImplementedError
 
+    def _report_sections(self) -> list[ReportSection]:
+        import pandas as pd
+
+        codes = to_numpy(self._features_of_fit)
+        usage = pd.DataFrame(
+            {
+                "share of all samples": codes.mean(axis=0),
+                "samples it is most of": np.bincount(codes.argmax(axis=1), minlength=len(codes.T)),
+            },
+            index=pd.RangeIndex(codes.shape[1], name="atom"),
+        )
+        planes = self._planes(_SHOWN_ATOMS)
+        shares = usage.iloc[: len(planes), 0]
+        patterns = [
+            Pattern(f"atom {number} ({share:.0%})", own)
+            for number, (share, own) in enumerate(zip(shares, planes, strict=True))
+        ]
+        text = "Distributions over the grid, the most used first, with their shares of all samples."
+        caption = "Each picture has a scale of its own"
+        if len(self._fitted_shape) > 3:
+            caption += "; sums over all modes of the grid but the first two"
+        return [ReportSection("Atoms", text, caption=caption, table=usage, patterns=patterns)]
+
     # What a factorization is made of.
 
     def _learned(self, solver: DictionarySolver, state: BlockState) -> Any:
@@ -154,7 +215,15 @@ class DictionaryFamily(Factorization):
             )
             raise InvalidInputError(message)
         self._tau()
-        return self._read_new(given)
+        data = self._read_new(given)
+        geometry = data.problem.samples.geometry
+        if geometry.epsilon < _HARDLY_MOVES * geometry.nearest:
+            self._warn_about_data(
+                f"epsilon={geometry.epsilon:.3g} is small against the cost of a move to the "
+                f"nearest cell, {geometry.nearest:.3g}: fits are slow, and codes may not be solved "
+                "to the end. Use epsilon='auto', or a finer grid."
+            )
+        return data
 
     def _read_new(self, given: TensorInput) -> DictionaryData:
         values, dtype, masses = distributions(given, type(self).__name__)
@@ -163,7 +232,7 @@ class DictionaryFamily(Factorization):
             self.metric,
             periodic=self.periodic,
             weights=self.axis_weights,
-            epsilon=float(self.epsilon),
+            epsilon=self.epsilon if isinstance(self.epsilon, str) else float(self.epsilon),
         )
         problem = DictionaryProblem(Samples.of(values, geometry), self._modes(geometry.shape))
         return DictionaryData(problem, masses, dtype)

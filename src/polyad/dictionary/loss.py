@@ -115,6 +115,12 @@ class Conjugate:
         _by_samples(fill, potentials)
         return cls(samples, geometry.epsilon * (value - samples.entropy), mean, scaled, inverse)
 
+    def take(self, rows: Array) -> Conjugate:
+        """Return the part of some samples."""
+        parts = (self.value, self.mean, self.scaled, self.inverse)
+        value, mean, scaled, inverse = (own[rows, ...] for own in parts)
+        return Conjugate(self.samples.take(rows), value, mean, scaled, inverse)
+
     def curvature(self, direction: Array) -> Array:
         """Return the second derivative along a direction, times epsilon."""
         xp = namespace_of(direction)

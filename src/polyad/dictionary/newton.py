@@ -58,6 +58,8 @@ _LAST = 0.3
 _FULL = 0.9
 _TO_THE_BOUND = 0.95
 _INSIDE = 1e-3
+# How many times as many steps a sample gets that begins again.
+_LONGER = 4
 # What steps are held back by, in epsilon, where tau is zero: it moves no solution.
 _DAMPING = 1e-6
 
@@ -173,7 +175,9 @@ class _Equations:
             self.roots = self.roots - (roots * unit)[:, :, None] * unit[:, None, :]
         turned = xp.matrix_transpose(self.roots)
         small = xp.matmul(turned, xp.matmul(block.grams(self.inverse), self.roots))
-        inner = xp.linalg.inv(small + xp.eye(roots.shape[1], dtype=q.dtype))
+        # The second term is rounding, and keeps what weights of all sizes make from being singular.
+        size = 1.0 + 1e-13 * xp.max(xp.abs(small), axis=(1, 2), keepdims=True)
+        inner = xp.linalg.inv(small + size * xp.eye(roots.shape[1], dtype=q.dtype)[None, :, :])
         self.middle = xp.matmul(self.roots, xp.matmul(inner, turned))
 
     def dot(self, a: Array, b: Array) -> Array:
@@ -226,19 +230,48 @@ class _Equations:
 def loss_of(samples: Samples, model: Array, start: Array, effort: Effort) -> tuple[Array, Array]:
     """Return the loss of each sample's model, up to the gap from below, and the dual ``G``.
 
-    The loss is ``max -H*(-G) - <G, model>``, by Newton steps; samples end one by one.
+    The loss is ``max -H*(-G) - <G, model>``, by Newton steps; samples end one by one. One that a
+    start leads nowhere begins again at zero, whose value is the lowest loss of any model.
     """
     xp = namespace_of(start)
+    start = _no_worse_than_zero(samples, model, start)
+    values, dual, is_open = _raised(samples, model, start, effort)
+    lost = xp.nonzero(is_open)[0]
+    if lost.shape[0]:
+        longer = replace(effort, n_steps=_LONGER * effort.n_steps)
+        own, other = samples.take(lost), model[lost, ...]
+        again, moved, _ = _raised(own, other, xp.zeros_like(other), longer)
+        is_better = again > values[lost]
+        values[lost] = xp.where(is_better, again, values[lost])
+        dual[lost, ...] = xp.where(spread(is_better, moved), moved, dual[lost, ...])
+    return values, dual
+
+
+def _no_worse_than_zero(samples: Samples, model: Array, start: Array) -> Array:
+    """Return potentials to begin with: zero where those that are given have a lower value."""
+    xp = namespace_of(start)
+    zeros = xp.zeros_like(start)
+    at_start = Conjugate.at(samples, -start).value + xp.sum(start * model, axis=grid_axes(start))
+    at_zero = Conjugate.at(samples, zeros).value
+    return xp.where(spread(at_start <= at_zero, start), start, zeros)
+
+
+def _raised(
+    samples: Samples, model: Array, start: Array, effort: Effort
+) -> tuple[Array, Array, Array]:
+    """Return the value of the dual after Newton steps, the dual, and which samples are not done."""
+    xp = namespace_of(start)
     axes = grid_axes(start)
+    epsilon = samples.geometry.epsilon
     result, values = xp.asarray(start, copy=True), xp.zeros_like(samples.entropy)
+    unfinished = xp.ones_like(values) > 0
     rows, dual = xp.arange(start.shape[0]), start
     conjugate = Conjugate.at(samples, -dual)
     for step in range(effort.n_steps):
         value = conjugate.value + xp.sum(dual * model, axis=axes)
         right = conjugate.mean - model
         equations = _Equations(conjugate, model, None, None)
-        direction = equations.solve(right, _FORCING / (1 + step), effort.n_inner)
-        direction = samples.geometry.epsilon * direction
+        direction = epsilon * equations.solve(right, _FORCING / (1 + step), effort.n_inner)
         promise = equations.dot(right, direction)
         # What sums of this size round to; a step that changes no more than that is as good as any.
         slack = 1e-14 * (1.0 + xp.abs(value))
@@ -255,16 +288,21 @@ def loss_of(samples: Samples, model: Array, start: Array, effort: Effort) -> tup
                 # Equations that are singular but for rounding: a step of Sinkhorn never fails.
                 direction = xp.where(
                     spread(is_short & (length < _SHORTEST), dual),
-                    _sinkhorn_step(right, model, samples.geometry.epsilon),
+                    _sinkhorn_step(right, model, epsilon),
                     direction,
                 )
                 length = xp.where(length < _SHORTEST, xp.ones_like(length), length)
                 promise = xp.where(is_short, equations.dot(right, direction), promise)
+        if bool(xp.any(is_short)):  # no length is right: those stay where they are
+            moved = xp.where(spread(is_short, dual), dual, moved)
+            reached = xp.where(is_short, value, reached)
+            conjugate = Conjugate.at(samples, -moved)
         dual = moved
         result[rows, ...] = dual
         values[rows] = -reached
         # What is left of the gap, unless the value has come to where it is rounding.
         is_open = (0.5 * promise > effort.gap) & (value - reached > slack)
+        unfinished[rows] = is_open | is_short
         if not bool(xp.any(is_open)):
             break
         if not bool(xp.all(is_open)):
@@ -272,7 +310,7 @@ def loss_of(samples: Samples, model: Array, start: Array, effort: Effort) -> tup
             rows, dual, model = rows[kept], dual[kept, ...], model[kept, ...]
             samples = samples.take(kept)
             conjugate = Conjugate.at(samples, -dual)
-    return values, result
+    return values, result, unfinished
 
 
 @dataclass(frozen=True)
@@ -287,15 +325,28 @@ class _Path:
     adjoint: Array
 
     def take(self, rows: Array) -> _Path:
-        conjugate = self.conjugate
-        conjugate = Conjugate(
-            conjugate.samples.take(rows),
-            *(own[rows, ...] for own in (conjugate.value, conjugate.mean)),
-            *(own[rows, ...] for own in (conjugate.scaled, conjugate.inverse)),
-        )
+        """Return the part of some samples."""
         parts = (self.dual, self.factor, self.slack, self.model)
         dual, factor, slack, model = (own[rows, ...] for own in parts)
+        conjugate = self.conjugate.take(rows)
         return _Path(dual, factor, slack, model, conjugate, self.adjoint[rows, ...])
+
+    def unless(self, fails: Array, other: _Path) -> _Path:
+        """Return this place, and the other one where, for all or for each sample, this fails."""
+        xp = namespace_of(self.dual)
+
+        def chosen(mine: Array, theirs: Array) -> Array:
+            return xp.where(spread(fails, mine), theirs, mine)
+
+        dual = chosen(self.dual, other.dual)
+        return _Path(
+            dual,
+            chosen(self.factor, other.factor),
+            chosen(self.slack, other.slack),
+            chosen(self.model, other.model),
+            Conjugate.at(self.conjugate.samples, -dual),
+            chosen(self.adjoint, other.adjoint),
+        )
 
 
 def solve_block(
@@ -379,11 +430,12 @@ def _follow(
         trial = _Path(
             dual, factor, slack, block.model(factor), Conjugate.at(samples, -dual), adjoint
         )
-        is_long = _residual(block, equations, weights, trial, target) > size
+        is_long = ~(_residual(block, equations, weights, trial, target) <= size)
         if not bool(xp.any(is_long)):
-            break
+            return trial, promise, length
         length = xp.where(is_long, 0.5 * length, length)
-    return trial, promise, length
+    # No length is right: those stay where they are.
+    return trial.unless(is_long, path), promise, xp.where(is_long, 0.0 * length, length)
 
 
 def _residual(

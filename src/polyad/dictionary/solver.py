@@ -35,7 +35,7 @@ _PRECISION = 1e-11
 # What sums of costs round to, as a part of the largest.
 _ROUNDING = 1e-14
 # The weight, in epsilon, of half the squares of final codes: those of equal atoms are then equal.
-_CODE_RIDGE = 1e-4
+_CODE_RIDGE = 1e-5
 # An atom that no sample has more of is dead.
 _DEAD = 1e-6
 # The part of the loss of a batch that its atoms may miss.
@@ -58,7 +58,8 @@ class DictionaryProblem(BlockProblem):
         self.n_samples = int(samples.values.shape[0])
         geometry = samples.geometry
         self.precision = _PRECISION * geometry.epsilon + _ROUNDING * geometry.largest
-        self.floor = 10 * self.precision * self.n_samples
+        # Final codes may cost as much more as their ridge.
+        self.floor = max(10 * self.precision, _CODE_RIDGE * geometry.epsilon) * self.n_samples
 
     def value(self, blocks: list[Array], memory: list[Array]) -> tuple[float, list[Array]]:
         """Return the sum of the losses above the lowest; dual and losses are the memory."""

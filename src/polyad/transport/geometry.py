@@ -77,11 +77,14 @@ class Geometry(ABC):
         The strength of the entropy.
     largest : float
         The largest cost.
+    nearest : float
+        The smallest cost between two cells that is above zero; zero if there is none.
     """
 
     shape: tuple[int, ...]
     epsilon: float
     largest: float
+    nearest: float
 
     @property
     def n_cells(self) -> int:
@@ -196,6 +199,7 @@ class SeparableGeometry(Geometry):
         matrices = [validate_cost(cost, mode_title=f"axis {k}") for k, cost in enumerate(costs)]
         self.shape = check_shape([len(matrix) for matrix in matrices])
         self.largest = sum(float(matrix.max()) for matrix in matrices)
+        self.nearest = _least_above_zero(matrices)
         check_range(self.largest, self.epsilon)
         even: Sequence[float | None] = [None] * len(matrices) if steps is None else list(steps)
         _lengths("steps", [1.0 if step is None else step for step in even], len(matrices))
@@ -259,6 +263,7 @@ class ConvolutionGeometry(Geometry):
             reached = np.minimum(index, n - index) if periodic else index
             self._distances.append(step * reached)
         self.largest = math.hypot(*(float(own.max()) for own in self._distances))
+        self.nearest = _least_above_zero(self._distances)
         check_range(self.largest, self.epsilon)
         self._spectra: dict[Any, Array] = {}
         self._rows: dict[tuple[int, ...], _MatrixAxis] = {}
@@ -533,6 +538,12 @@ class MatrixGeometry(SeparableGeometry):
     def _log_apply(self, logs: Array) -> Array:
         flat = namespace_of(logs).reshape(logs, (-1, self.n_cells))
         return super()._log_apply(flat)
+
+
+def _least_above_zero(costs: Sequence[NDArray[np.float64]]) -> float:
+    """Return the smallest cost above zero of any axis, or zero."""
+    found = [float(cost[cost > 0].min()) for cost in costs if (cost > 0).any()]
+    return min(found, default=0.0)
 
 
 def check_shape(shape: Any) -> tuple[int, ...]:
