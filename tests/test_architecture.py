@@ -252,7 +252,7 @@ PUBLIC = {
         ),
         *("exceptions", "factor_match_score", "fitting", "io", "load", "losses", "metrics"),
         *("quantile", "report", "selection", "soft", "tensor", "transport", "wasserstein"),
-        "wasserstein_distance",
+        *("wasserstein_barycenter", "wasserstein_distance"),
     ],
     "polyad.cp": [
         *("CP", "GeneralizedCP", "NonnegativeCP", "PoissonCP", "SimilarityCP", "StochasticCP"),

@@ -52,7 +52,11 @@ if TYPE_CHECKING:
     )
     from polyad.crowd import DawidSkene, MajorityVote
     from polyad.data import LabelledTensor
-    from polyad.dictionary import WassersteinCPDictionary, WassersteinDictionary
+    from polyad.dictionary import (
+        WassersteinCPDictionary,
+        WassersteinDictionary,
+        wasserstein_barycenter,
+    )
     from polyad.exceptions import PolyadError
     from polyad.fitting import Checkpoint, History, Status
     from polyad.io import load
@@ -86,6 +90,7 @@ _HOMES = {
     "WassersteinDictionary": "polyad.dictionary",
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
+    "wasserstein_barycenter": "polyad.dictionary",
     "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
@@ -137,6 +142,7 @@ __all__ = [
     "tensor",
     "transport",
     "wasserstein",
+    "wasserstein_barycenter",
     "wasserstein_distance",
 ]
 

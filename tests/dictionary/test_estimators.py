@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import polyad
 from polyad import LabelledTensor, WassersteinCPDictionary, WassersteinDictionary
 from polyad.dictionary import wasserstein_barycenter
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, InvalidTypeError, TransportWarning
+from polyad.report import write_report
 from polyad.transport import grid_geometry
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -56,7 +58,9 @@ def test_codes_atoms_and_masses(kind):
     codes = model.transform(X)
     np.testing.assert_allclose(codes.sum(axis=1), 1.0)
     assert codes.min() >= 0
-    atoms = model.atoms_ if kind is WassersteinDictionary else model.components_
+    atoms = model.atoms_
+    np.testing.assert_array_equal(atoms, model.components_)
+    np.testing.assert_allclose(model.codes_.sum(axis=1), 1.0)
     np.testing.assert_allclose(atoms.sum(axis=(1, 2)), 1.0)
     np.testing.assert_allclose(model.masses_, X.sum(axis=(1, 2)))
     mixed = np.tensordot(codes, atoms, axes=1)
@@ -66,11 +70,47 @@ def test_codes_atoms_and_masses(kind):
     np.testing.assert_allclose(model.transform(2 * X[1:3]), codes[1:3], atol=1e-7)
 
 
-def test_masses_come_back():
+@pytest.mark.parametrize("kind", BOTH)
+def test_masses_come_back(kind):
     X = images()
-    model = small(WassersteinDictionary).fit(X)
-    back = model.inverse_transform(model.codes_, model.masses_)
-    np.testing.assert_allclose(back.sum(axis=(1, 2)), X.sum(axis=(1, 2)))
+    model = small(kind, max_iter=1).fit(X.astype(np.float32))
+    back = model.inverse_transform(model.codes_, masses=model.masses_)
+    assert back.dtype == np.float32
+    np.testing.assert_allclose(back.sum(axis=(1, 2)), X.sum(axis=(1, 2)), rtol=1e-5)
+    for masses, told in (
+        (np.ones((6, 1)), "shape"),
+        (np.ones(3), "6 finite numbers"),
+        (3.0, "shape"),
+        (np.full(6, np.nan), "not finite"),
+        (-np.ones(6), "negative"),
+        (np.full(6, 1e39), "not finite"),  # in single precision
+    ):
+        with pytest.raises(InvalidInputError, match=told):
+            model.inverse_transform(model.codes_, masses)
+    for masses in ("abc", np.ones(6, complex), {1: 2}):
+        with pytest.raises(InvalidTypeError, match="no real numbers"):
+            model.inverse_transform(model.codes_, masses)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("grid", [(20,), (5, 4), (5, 2, 2)])
+def test_the_report_shows_atoms(kind, grid, tmp_path):
+    model = small(kind, max_iter=1).fit(images().reshape(-1, *grid))
+    section = model._report_sections()[0]
+    assert [own.values.shape for own in section.patterns] == [grid[:2]] * 2
+    np.testing.assert_allclose([own.values.sum() for own in section.patterns], 1.0)
+    assert section.table["share of all samples"].sum() == pytest.approx(1.0)
+    assert section.table["samples it is most of"].sum() == 6
+    assert ("sums over" in section.caption) == (len(grid) == 3)
+    page = write_report(model, tmp_path / "report.html").read_text("utf-8")
+    assert f"{kind.__name__} with 2 components" in page
+    assert "<h2>Atoms</h2>" in page
+
+
+def test_the_advice_is_about_dictionaries():
+    with pytest.warns(ConvergenceWarning, match="max_iter") as caught:
+        small(WassersteinCPDictionary, max_iter=1, tol=0.0).fit(images())
+    assert not any("weights_" in str(own.message) for own in caught)
 
 
 def test_one_atom_is_the_barycenter():
@@ -108,19 +148,46 @@ def test_barycenter_refuses():
     for options, told in (
         ({"weights": [1, 1]}, "3 numbers"),
         ({"weights": [0, 0, 0]}, "all zero"),
+        ({"weights": [1, -1, 1]}, "3 numbers"),
         ({"geometry": grid_geometry((4, 4), epsilon=1.0)}, "of a grid"),
+        ({"geometry": grid_geometry((16,), epsilon=1.0), "epsilon": 0.5}, "has its own"),
+        *(({"max_iter": given}, "max_iter=") for given in (0, -3, 1.5, "a", True)),
+        *(({"tol": given}, "tol=") for given in (np.nan, -1.0, np.inf, "a", None)),
+        ({"epsilon": 1e-13}, "Increase epsilon"),
     ):
         with pytest.raises(InvalidInputError, match=told):
             wasserstein_barycenter(X, **options)
-    with pytest.warns(RuntimeWarning, match="still differ"):
+    for options in (
+        *({"weights": given} for given in ("abc", np.ones(3, complex), {"a": 1}, [object()] * 3)),
+        *({"geometry": given} for given in (5, "sqeuclidean", np.ones((16, 16)))),
+    ):
+        with pytest.raises(InvalidTypeError, match="give"):
+            wasserstein_barycenter(X, **options)
+    with pytest.warns(TransportWarning, match="still differ"):
         wasserstein_barycenter(X, max_iter=2)
+
+
+def test_weights_of_barycenters():
+    X = bumps(3) + 0.01
+    even = polyad.wasserstein_barycenter(X, epsilon=0.05)
+    np.testing.assert_array_equal(even, wasserstein_barycenter(X, [1e308] * 3, epsilon=0.05))
+    # A sample of weight zero does not count, even if it has no mass.
+    without = wasserstein_barycenter(X[1:], [2, 1], epsilon=0.05)
+    for other in (X[0], 0 * X[0], np.arange(16.0)):
+        given = np.stack([other, X[1], X[2]])
+        np.testing.assert_array_equal(
+            wasserstein_barycenter(given, [0, 2, 1], epsilon=0.05), without
+        )
+    X[2] = 0.0
+    with pytest.raises(InvalidInputError, match="positions 2"):
+        wasserstein_barycenter(X, [0, 2, 1])
 
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_moving_all_samples_on_the_torus_moves_the_atoms(kind):
     X, moved = images(), np.roll(images(), (2, 1), axis=(1, 2))
     one, two = (small(kind, periodic=True, metric="euclidean").fit(own) for own in (X, moved))
-    atoms = [m.atoms_ if kind is WassersteinDictionary else m.components_ for m in (one, two)]
+    atoms = [one.atoms_, two.atoms_]
     # The start has noise of its own, so that the atoms agree where the fit has forgotten it.
     assert one.objective_ == pytest.approx(two.objective_, rel=0.3)
     assert atoms[0].shape == atoms[1].shape
@@ -197,9 +264,14 @@ def test_refusals(kind):
         ({"metric": np.zeros((3, 3))}, "cells"),
         ({"metric": np.zeros((20, 20)), "periodic": True}, "metric is a matrix"),
         ({"axis_weights": [1.0]}, "each of 2 axes"),
+        ({"axis_weights": ["a", "b"]}, "each of 2 axes"),
+        ({"metric": 1e308 * (1.0 - np.eye(20))}, "Increase epsilon"),
+        ({"epsilon": 1e-320}, "Increase epsilon"),
     ):
         with pytest.raises(ValueError, match=told):
             small(kind, **options).fit(X)
+    with pytest.raises(InvalidTypeError, match="epsilon of its own"):
+        small(kind, metric=grid_geometry((5, 4), 1.0)).fit(X)
     model = small(kind).fit(X)
     with pytest.raises(InvalidInputError, match="Use fit"):
         model.set_params(n_components=3).partial_fit(X)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +14,14 @@ from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, run_blocks, thread_limit
 from polyad.data.validation import as_tensor_input
 from polyad.dictionary.reading import distributions
-from polyad.exceptions import InvalidInputError, warn_user
-from polyad.transport.geometry import grid_geometry, log, reach_of
+from polyad.exceptions import InvalidInputError, InvalidTypeError, TransportWarning, warn_user
+from polyad.transport.geometry import Geometry, grid_geometry, log, reach_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from polyad.core.arrays import Array
-    from polyad.transport.geometry import Geometry
+    from polyad.data.readers import TensorInput
 
 # Numbers that a thread takes at a time, and iterations between two looks at the error.
 _BLOCK = 1 << 16
@@ -31,7 +33,7 @@ def wasserstein_barycenter(
     weights: ArrayLike | None = None,
     *,
     geometry: Geometry | None = None,
-    epsilon: float = 0.01,
+    epsilon: float | None = None,
     tol: float = 1e-7,
     max_iter: int = 5000,
     n_jobs: int | None = None,
@@ -45,16 +47,20 @@ def wasserstein_barycenter(
     ----------
     X : array of shape (n_samples, n_1, ...)
         Images, histograms or joint distributions, not negative; each is normalised to mass one.
+        The first mode holds the samples: a matrix is histograms over a line, one in each row, and
+        a single image is ``image[None]``.
     weights : array-like of shape (n_samples,), optional
-        Not negative; equal by default.
+        Not negative; equal by default. A sample of weight zero does not count.
     geometry : Geometry, optional
         The cost of moving mass between cells, with the strength of the entropy: see
         :func:`~polyad.transport.grid_geometry`. By default the squared distance on a grid whose
         axes run from 0 to 1.
-    epsilon : float, default=0.01
-        The strength of the entropy, which blurs the barycenter, where no geometry is given.
+    epsilon : float, optional
+        The strength of the entropy, which blurs the barycenter by about ``sqrt(epsilon / 2)`` of
+        an axis: 0.01 by default. A geometry has its own.
     tol : float, default=1e-7
         Of the distance between the second margins of the plans and their mean, summed over cells.
+        Where it is not reached there is a warning.
     max_iter : int, default=5000
         The largest number of iterations.
     n_jobs : int, optional
@@ -79,23 +85,22 @@ def wasserstein_barycenter(
     >>> float(t[wasserstein_barycenter(bumps, epsilon=0.002).argmax()].round(2))
     0.5
     """
+    _check_stopping(tol, max_iter)
     given = as_tensor_input(X)
-    values, dtype, _ = distributions(given, "wasserstein_barycenter")
+    shares = _shares(weights, given.shape[0])
+    values, dtype, _ = distributions(_without(given, shares == 0), "wasserstein_barycenter")
     xp = namespace_of(values)
-    grid = tuple(int(n) for n in values.shape[1:])
-    if geometry is None:
-        geometry = grid_geometry(grid, epsilon=epsilon)
-    elif geometry.shape != grid:
-        message = f"The geometry is of a grid {geometry.shape}, but the samples of {grid}."
-        raise InvalidInputError(message)
-    shares = xp.asarray(_shares(weights, values.shape[0]), dtype=values.dtype, device=values.device)
+    counted = [xp.asarray(own, device=values.device) for own in (np.flatnonzero(shares), shares)]
+    values = values[counted[0], ...]
+    shares = xp.astype(counted[1][counted[0]], values.dtype)
+    geometry = _geometry(geometry, epsilon, tuple(int(n) for n in values.shape[1:]))
     with thread_limit(n_jobs):
         found, error = _projections(values, shares, geometry, tol, max_iter)
     if error > tol:
         warn_user(
             f"wasserstein_barycenter: the margins of the plans still differ by {error:.1e} after "
             f"{max_iter} iterations. Increase max_iter, epsilon or tol.",
-            RuntimeWarning,
+            TransportWarning,
         )
     return xp.astype(found / xp.sum(found), dtype)
 
@@ -145,13 +150,62 @@ def _projections(
     return middle, error
 
 
+def _check_stopping(tol: Any, max_iter: Any) -> None:
+    """Refuse rules of when to stop that are no numbers, or of no use."""
+    if not isinstance(tol, Real) or not 0 <= tol < math.inf:  # type: ignore[operator]
+        message = f"tol={tol!r} must be a finite number that is not negative."
+        raise InvalidInputError(message)
+    if not isinstance(max_iter, Integral) or isinstance(max_iter, bool) or max_iter < 1:
+        message = f"max_iter={max_iter!r} must be a whole number of iterations, at least one."
+        raise InvalidInputError(message)
+
+
+def _geometry(given: Any, epsilon: float | None, grid: tuple[int, ...]) -> Geometry:
+    """Return the geometry that was given, or that of a grid."""
+    if given is None:
+        return grid_geometry(grid, 0.01 if epsilon is None else epsilon)
+    if not isinstance(given, Geometry):
+        message = (
+            f"geometry is a {type(given).__name__}; give what polyad.transport.grid_geometry "
+            "returns, or MatrixGeometry(cost, shape, epsilon=...) of a cost matrix."
+        )
+        raise InvalidTypeError(message)
+    if epsilon is not None:
+        message = f"epsilon={epsilon!r} is given, but {given!r} has its own: leave out one."
+        raise InvalidInputError(message)
+    if given.shape != grid:
+        message = f"The geometry is of a grid {given.shape}, but the samples of {grid}."
+        raise InvalidInputError(message)
+    return given
+
+
+def _without(given: TensorInput, left_out: np.ndarray) -> TensorInput:
+    """Return samples of which some, that do not count, are as good as any."""
+    if given.is_sparse or not left_out.any():
+        return given
+    xp = namespace_of(given.data)
+    data = xp.asarray(given.data, copy=True)
+    data[xp.asarray(left_out, device=data.device), ...] = 1.0
+    return dataclasses.replace(given, data=data)
+
+
 def _shares(weights: Any, n_samples: int) -> np.ndarray:
     """Return weights that sum to one."""
-    given = np.ones(n_samples) if weights is None else np.asarray(weights, dtype=float)
+    needed = f"{n_samples} numbers that are not negative, one per sample"
+    try:
+        given = np.ones(n_samples) if weights is None else np.asarray(weights)
+        given = given if given.dtype.kind == "c" else given.astype(float)
+    except (TypeError, ValueError) as error:
+        message = f"weights of type {type(weights).__name__} are no numbers; give {needed}."
+        raise InvalidTypeError(message) from error
+    if given.dtype.kind == "c":
+        message = f"weights are complex; give {needed}."
+        raise InvalidTypeError(message)
     if given.shape != (n_samples,) or not (np.isfinite(given) & (given >= 0)).all():
-        message = f"weights must be {n_samples} numbers that are not negative, one per sample."
+        message = f"weights must be {needed}."
         raise InvalidInputError(message)
-    if not given.sum() > 0:
+    if not given.any():
         message = "weights are all zero: give one sample a weight at least."
         raise InvalidInputError(message)
-    return np.asarray(given / given.sum())
+    part = given / given.max()  # the sum of large weights is not finite
+    return np.asarray(part / part.sum())
