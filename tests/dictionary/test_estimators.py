@@ -8,7 +8,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import polyad
 from polyad import LabelledTensor, WassersteinCPDictionary, WassersteinDictionary
 from polyad.dictionary import wasserstein_barycenter
-from polyad.exceptions import InvalidInputError, InvalidTypeError, TransportWarning
+from polyad.exceptions import (
+    InvalidInputError,
+    InvalidTypeError,
+    ModelFileError,
+    TransportWarning,
+)
 from polyad.report import write_report
 from polyad.transport import grid_geometry
 
@@ -242,6 +247,22 @@ def test_batches_of_a_file(tmp_path):
     model = small(WassersteinCPDictionary).partial_fit(images(4)).partial_fit(images(3, seed=1))
     model.save(tmp_path / "model")
     assert polyad.load(tmp_path / "model").n_samples_seen_ == 7
+
+
+@pytest.mark.parametrize(
+    ("mode", "damage", "told"),
+    [
+        (1, lambda own: 0 * own, "mass is not one"),
+        (2, lambda own: own[:-1], "mass is not one"),
+        (0, lambda own: 0 * own, "codes that sum to one"),
+    ],
+)
+def test_damaged_factors_are_not_loaded(mode, damage, told, tmp_path):
+    model = small(WassersteinCPDictionary, max_iter=1).fit(images())
+    model.factors_[mode] = damage(model.factors_[mode])
+    model.save(tmp_path / "model")
+    with pytest.raises(ModelFileError, match=told):
+        polyad.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize("kind", BOTH)

@@ -34,6 +34,14 @@ def _atoms_rule(value: Any, sizes: saving.Sizes) -> str:
     return problem
 
 
+def _factors_rule(value: Any, sizes: saving.Sizes) -> str:
+    """Ask for factors, of which those of the atoms have columns of mass one."""
+    problem = saving.per_mode(saving.array("n", "R", low=0.0))(value, sizes)
+    if not problem and any((np.abs(own.sum(axis=0) - 1.0) > 1e-3).any() for own in value[1:]):
+        problem = "has margins of atoms whose mass is not one"
+    return problem
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DictionaryLearned(Learned):
     """Atoms, codes, and the masses of samples."""
@@ -47,7 +55,7 @@ class DictionaryLearned(Learned):
 class CPDictionaryLearned(KruskalLearned):
     """Factors of codes and atoms, and the masses of samples."""
 
-    factors_: list[Array] = saving.attribute(saving.per_mode(saving.array("n", "R", low=0.0)))
+    factors_: list[Array] = saving.attribute(_factors_rule)
     masses_: Array = saving.attribute(saving.array("n0", low=0.0))
 
 
@@ -64,17 +72,24 @@ class WassersteinDictionary(DictionaryFamily):
     entropy term. A shape that is moved by a pixel is then still near, where the squared error sees
     two shapes that have nothing in common.
 
+    Mode 0 of X holds the samples, all other modes are axes of the grid: images have the shape
+    (n_samples, height, width). A matrix is taken as histograms over a line, one in each row. Flat
+    images, such as most tables of pixels, are ``X.reshape(-1, height, width)`` first; otherwise the
+    end of a row of pixels is beside the start of the next.
+
     Parameters
     ----------
-    {n_components}
-        Atoms.
+    n_components : int, default=2
+        The number of atoms.
     init : {'samples', 'random'}, default='samples'
         Atoms to begin with: blurred samples, or Dirichlet.
     {n_init, max_iter, tol}
     metric : {'sqeuclidean', 'euclidean', 'cityblock'} or array, default='sqeuclidean'
         What it costs to move mass between cells: a distance between the points of the grid, whose
         axes run from 0 to 1, or a symmetric matrix of the cells, the last mode running fastest,
-        such as distances in a graph. Squared and city-block distances are quickest.
+        such as distances in a graph. Squared and city-block distances are quickest. The squared
+        distance is 1 along an axis, so 2 between the far corners of an image, where
+        :func:`~polyad.transport.grid_cost` has 1: ``epsilon`` is in the unit of the metric.
     periodic : bool, default=False
         Whether the end of each axis is beside its start (a torus), as hours of a day are.
     axis_weights : sequence of float or None, default=None
@@ -84,7 +99,8 @@ class WassersteinDictionary(DictionaryFamily):
         that is its blur, of a width of about ``sqrt(epsilon / 2)`` for squared distances, and atoms
         lose finer details. Smaller numbers are sharper and take longer, much longer below the cost
         of a move to the next cell. ``'auto'`` is that cost, or a 200th of the largest cost (0.01
-        for images) if that is more.
+        for images) if that is more. Scores and objectives of different numbers do not compare: a
+        grid search by ``score`` tends to the largest.
     tau : float or (float, float), default=0.1
         The weights of the proximal terms of codes and of atoms, the latter times the number of
         samples. Larger ones make smaller steps. Zero is allowed.
@@ -94,6 +110,8 @@ class WassersteinDictionary(DictionaryFamily):
     ----------
     atoms_ : array of shape (n_components, n_1, ...)
         The atoms, each of mass one; the most used first.
+    components_ : array of shape (n_components, n_1, ...)
+        The same as ``atoms_``, by the name that it has in other estimators.
     codes_ : array of shape (n_samples, n_components)
         The shares of the atoms in each sample, which sum to one.
     masses_ : array of shape (n_samples,)
@@ -242,20 +260,21 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
     r"""Dictionary of product distributions whose mixtures are near samples in transport (WCPDL).
 
     As :class:`~polyad.WassersteinDictionary`, with atoms that are outer products of a distribution
-    for each mode of the grid, :math:`u^{{(1)}}_s \circ \dots \circ u^{{(d)}}_s`: the joint
+    for each mode of the grid, :math:`u^{(1)}_s \circ \dots \circ u^{(d)}_s`: the joint
     distributions of samples are mixtures of independent ones, each told by its margins. With one
     mode both are the same.
 
     Parameters
     ----------
-    {n_components}
-        Atoms.
+    n_components : int, default=2
+        The number of atoms.
     init : {'samples', 'random'}, default='samples'
         Factors to begin with: the margins of blurred samples, or Dirichlet.
     {n_init, max_iter, tol}
     metric : {'sqeuclidean', 'euclidean', 'cityblock'} or array, default='sqeuclidean'
         What it costs to move mass between cells: a distance between the points of the grid, whose
-        axes run from 0 to 1, or a symmetric matrix of the cells, the last mode running fastest.
+        axes run from 0 to 1, or a symmetric matrix of the cells, the last mode running fastest. The
+        squared distance is 1 along an axis, so 2 between the far corners of two.
     periodic : bool, default=False
         Whether the end of each axis is beside its start (a torus), as hours of a day are.
     axis_weights : sequence of float or None, default=None
@@ -276,6 +295,10 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
     {weights_}
         The sum of the codes of each atom.
     {components_, kruskal_}
+    atoms_ : array of shape (n_components, n_1, ...)
+        The same as ``components_``: distributions over the grid.
+    codes_ : array of shape (n_samples, n_components)
+        The shares of the atoms in each sample, which sum to one.
     masses_ : array of shape (n_samples,)
         The mass that each sample had.
     {labels_, modes_}
@@ -285,8 +308,7 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
 
     Notes
     -----
-    The codes are ``transform(X)``, and sum to one; ``components_`` are the atoms. See
-    :class:`~polyad.WassersteinDictionary` for the method.
+    See :class:`~polyad.WassersteinDictionary` for the method, and for how X is read.
 
     References
     ----------
@@ -389,3 +411,9 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         safe = xp.where(weights > 0, weights, xp.ones_like(weights))
         factors = [codes / safe[None, :], *atoms]
         return CPDictionaryLearned(factors_=factors, weights_=weights, masses_=masses)
+
+    def _check_restored(self) -> None:
+        super()._check_restored()
+        if (np.abs(self._features_of_fit.sum(axis=1) - 1.0) > 1e-3).any():
+            message = "factors_ and weights_ do not give codes that sum to one"
+            raise ModelFileError(message)

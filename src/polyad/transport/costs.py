@@ -169,6 +169,11 @@ def random_cost(
 def grid_cost(*shape: int) -> NDArray[np.float64]:
     """Return the squared distance between the points of a grid, the largest being one.
 
+    Neighbours have one distance along all axes, however many points each has: cells are square. In
+    :func:`~polyad.transport.grid_geometry`, and for ``metric='sqeuclidean'`` of dictionaries, each
+    axis runs from 0 to 1 instead: of a grid of equal sides, costs are there as many times as large
+    as it has axes, and so must be ``epsilon`` for the same blur.
+
     Parameters
     ----------
     *shape : int

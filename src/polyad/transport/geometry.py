@@ -453,12 +453,15 @@ def grid_geometry(
 ) -> Geometry:
     """Return the geometry of the points of a grid, whose axes run from 0 to 1.
 
+    The largest squared distance is then the number of axes, and not one as in
+    :func:`~polyad.transport.grid_cost`.
+
     Parameters
     ----------
     shape : sequence of int
         Points along each axis.
     epsilon : float
-        The strength of the entropy, in the unit of the cost.
+        The strength of the entropy, in the unit of the cost. The costs must be below 1e12 times it.
     metric : {'sqeuclidean', 'euclidean', 'cityblock'}, default='sqeuclidean'
         The squared distance, the distance, or the sum of the distances along the axes.
     periodic : bool, default=False
@@ -540,7 +543,7 @@ class MatrixGeometry(SeparableGeometry):
         return super()._log_apply(flat)
 
 
-def _least_above_zero(costs: Sequence[NDArray[np.float64]]) -> float:
+def _least_above_zero(costs: Sequence[NDArray[Any]]) -> float:
     """Return the smallest cost above zero of any axis, or zero."""
     found = [float(cost[cost > 0].min()) for cost in costs if (cost > 0).any()]
     return min(found, default=0.0)
