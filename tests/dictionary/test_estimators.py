@@ -100,7 +100,7 @@ def test_masses_come_back(kind):
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("grid", [(20,), (5, 4), (5, 2, 2)])
 def test_the_report_shows_atoms(kind, grid, tmp_path):
-    model = small(kind, max_iter=1).fit(images().reshape(-1, *grid))
+    model = small(kind, max_iter=1, epsilon=1.0).fit(images().reshape(-1, *grid))
     section = model._report_sections()[0]
     assert [own.values.shape for own in section.patterns] == [grid[:2]] * 2
     np.testing.assert_allclose([own.values.sum() for own in section.patterns], 1.0)
@@ -322,7 +322,8 @@ EXPECTED = {"check_estimators_dtypes": EMPTY, "check_fit2d_1feature": EMPTY}
 
 
 @parametrize_with_checks(
-    [small(WassersteinDictionary, max_iter=2)], expected_failed_checks=lambda _: EXPECTED
+    [small(WassersteinDictionary, max_iter=2, epsilon="auto")],
+    expected_failed_checks=lambda _: EXPECTED,
 )
 def test_scikit_learn(estimator, check):
     check(estimator)
