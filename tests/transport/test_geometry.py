@@ -12,7 +12,9 @@ from polyad.transport import (
     MatrixGeometry,
     SeparableGeometry,
     graph_cost,
+    grid_cost,
     grid_geometry,
+    wasserstein_distance,
 )
 from polyad.transport import geometry as module
 
@@ -254,3 +256,15 @@ def test_wide_data_has_no_warning():
 
 def test_a_geometry_says_what_it_is():
     assert repr(grid_geometry((4, 3), 0.1)) == "SeparableGeometry(shape=(4, 3), epsilon=0.1)"
+
+
+def test_distances_say_how_to_give_images_and_geometries():
+    one, two = np.ones((2, 4, 3))
+    with pytest.raises(InvalidInputError, match=r"a\.ravel\(\)"):
+        wasserstein_distance(one, two, grid_cost(4, 3))
+    geometry = grid_geometry((4, 3), 0.1)
+    for given in (geometry, [geometry, geometry], grid_geometry((4,), 0.1)):
+        with pytest.raises(InvalidTypeError, match=r"cost_matrix\(\)"):
+            wasserstein_distance(one, two, given)
+    ravelled = wasserstein_distance(one.ravel(), two.ravel(), geometry.cost_matrix())
+    assert ravelled == pytest.approx(0.0, abs=1e-9)

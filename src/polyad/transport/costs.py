@@ -279,6 +279,9 @@ def validate_cost(
     if hasattr(cost, "toarray"):
         message = f"{title} is no matrix of numbers but a sparse one: give cost.toarray()."
         raise InvalidTypeError(message)
+    if hasattr(cost, "cost_matrix"):
+        message = f"{title} is no matrix of numbers but {cost!r}: give its cost_matrix()."
+        raise InvalidTypeError(message)
     matrix = read_square(cost, size, labels, title, _RULE)
     on_diagonal = np.flatnonzero(np.diag(matrix))
     if on_diagonal.size:
