@@ -209,7 +209,7 @@ def test_moving_all_samples_on_the_torus_moves_the_atoms(kind):
 
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
 def test_any_epsilon(epsilon):
-    X = bumps(3, n=24)
+    X = bumps(1, n=24)
     X[X < 0.1] = 0.0
     model = small(WassersteinDictionary, epsilon=epsilon, max_iter=1).fit(X)
     assert np.isfinite(model.atoms_).all()

@@ -128,7 +128,7 @@ class WassersteinDictionary(DictionaryFamily):
     itself, and the atoms. Both are convex problems, solved by Newton steps in primal and dual up to
     a duality gap that falls with the progress of the fit; the objective never rises. The codes of
     ``transform``, and those of the fit, minimise the loss for the atoms that were learned, with
-    a ridge of ``1e-5 * epsilon`` that makes them unique.
+    a ridge of ``1e-4 * epsilon`` that makes them unique.
 
     Numbers are double precision inside. Memory is a dozen arrays of the size of X.
 

@@ -35,7 +35,7 @@ _PRECISION = 1e-11
 # What sums of costs round to, as a part of the largest.
 _ROUNDING = 1e-14
 # The weight, in epsilon, of half the squares of final codes: those of equal atoms are then equal.
-_CODE_RIDGE = 1e-5
+_CODE_RIDGE = 1e-4
 # An atom that no sample has more of is dead.
 _DEAD = 1e-6
 # The part of the loss of a batch that its atoms may miss.
@@ -58,8 +58,7 @@ class DictionaryProblem(BlockProblem):
         self.n_samples = int(samples.values.shape[0])
         geometry = samples.geometry
         self.precision = _PRECISION * geometry.epsilon + _ROUNDING * geometry.largest
-        # Final codes may cost as much more as their ridge.
-        self.floor = max(10 * self.precision, _CODE_RIDGE * geometry.epsilon) * self.n_samples
+        self.floor = 10 * self.precision * self.n_samples
 
     def value(self, blocks: list[Array], memory: list[Array]) -> tuple[float, list[Array]]:
         """Return the sum of the losses above the lowest; dual and losses are the memory."""
@@ -173,6 +172,8 @@ class DictionarySolver(BlockSolver):
     """Sweeps over codes and atoms; the codes are solved for once more at the end."""
 
     problem: DictionaryProblem
+    # The codes of a model are those of transform, with a ridge that costs next to nothing.
+    needs_finish = True
     #: What the problem was made of, for those who read the state.
     data: Any
 
