@@ -13,7 +13,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks import augmented, crowd, membership, quantile, soft, swift, transport
+from benchmarks import (
+    augmented,
+    crowd,
+    dictionary,
+    membership,
+    quantile,
+    soft,
+    swift,
+    transport,
+)
 
 Run = Callable[[int], object]
 DENSE_SIDE = 250
@@ -343,6 +352,7 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
         )
         for shape in (*membership.SHAPES, *membership.GROWTH)
     },
+    **dictionary.CASES,
     **{
         title: (make, augmented.RANK, 2, libraries)
         for title, (make, libraries) in augmented.CASES.items()

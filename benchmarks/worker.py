@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import CASES
+from benchmarks.dictionary import DictionaryImages
 from benchmarks.membership import MembershipProblem
 from benchmarks.quantile import QuantileProblem
 from benchmarks.quiet import per_iteration, timed
@@ -20,7 +21,7 @@ from benchmarks.transport import SHARE, TransportProblem
 from polyad.tensor.kruskal import as_kruskal
 
 # Cases with iterations that do nothing once.
-ONCE = ("transport", "SWIFT", "soft", "quantile", "membership")
+ONCE = ("transport", "SWIFT", "soft", "quantile", "membership", "dictionary")
 
 
 def squared_error(data: Any, model: Any) -> float | None:
@@ -70,7 +71,7 @@ def main(case: str, library: str, repeats: int, patience: float) -> None:
         elif isinstance(data, SoftProblem):
             error = data.error_of(result)
             seconds *= data.share(library)
-        elif isinstance(data, MembershipProblem):
+        elif isinstance(data, MembershipProblem | DictionaryImages):
             error = data.error_of(result)
         elif isinstance(data, QuantileProblem):
             seconds *= data.share(library)

@@ -58,6 +58,8 @@ FINE_CUTS = {
     "quantile.projected.projectors._MOST_SAMPLES": 8,
     "membership.moment_tensors._ENTRIES_AT_A_TIME": 1 << 8,
     "membership.posterior._LIKELIHOODS_AT_A_TIME": 1 << 8,
+    "transport.geometry._BLOCK": 1 << 7,
+    "dictionary.loss._BLOCK": 1 << 7,
 }
 
 
@@ -173,7 +175,14 @@ class Case:
 
 
 MATRIX = (16, 24)
+SMALL = (12, 8, 6)
 CASES = {
+    "WassersteinDictionary": Case(
+        polyad.WassersteinDictionary, "counts", {"epsilon": 0.05}, large=SMALL
+    ),
+    "WassersteinCPDictionary": Case(
+        polyad.WassersteinCPDictionary, "counts", {"epsilon": 0.05}, large=SMALL
+    ),
     "CP": Case(polyad.CP, "real"),
     "NonnegativeCP": Case(polyad.NonnegativeCP, "counts"),
     "NonnegativeCP mu": Case(polyad.NonnegativeCP, "counts", {"solver": "mu"}),

@@ -19,7 +19,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 GROUND = {"core", "exceptions", "_version"}
 FLOORS = {"tensor", "transport", "losses", "fitting", "data"}
 SKELETON = {"estimators"}
-ROOMS = {"augmented", "cp", "crowd", "membership", "quantile", "soft", "wasserstein"}
+ROOMS = {"augmented", "cp", "crowd", "dictionary", "membership", "quantile", "soft", "wasserstein"}
 TOP = {"datasets", "io", "metrics", "report", "selection"}
 ROOT = "polyad"
 
@@ -256,6 +256,7 @@ PUBLIC = {
         ),
         *("LabelledTensor", "MajorityVote", "MixedMembership", "NonnegativeCP", "PoissonCP"),
         *("PolyadError", "QMF", "QMFQ", "SimilarityCP", "crowd", "membership"),
+        *("WassersteinCPDictionary", "WassersteinDictionary", "dictionary"),
         *(
             "Status",
             "StochasticCP",
@@ -268,7 +269,7 @@ PUBLIC = {
         ),
         *("exceptions", "factor_match_score", "fitting", "io", "load", "losses", "metrics"),
         *("quantile", "report", "selection", "soft", "tensor", "transport", "wasserstein"),
-        "wasserstein_distance",
+        *("wasserstein_barycenter", "wasserstein_distance"),
     ],
     "polyad.augmented": ["AugmentedCP"],
     "polyad.augmented.signals": [
@@ -290,7 +291,11 @@ PUBLIC = {
     "polyad.data": ["LabelledTensor"],
     "polyad.estimators": [],
     "polyad.datasets": ["add_noise", "load_digits", "make_low_rank", "make_sparse"],
+    "polyad.dictionary": [
+        *("WassersteinCPDictionary", "WassersteinDictionary", "wasserstein_barycenter"),
+    ],
     "polyad.fitting": [
+        *("BlockProblem", "BlockSolver", "BlockState", "minimize_blocks"),
         *(
             "Checkpoint",
             "FitOptions",
@@ -340,6 +345,8 @@ PUBLIC = {
     "polyad.transport": [
         *("FibreSolution", "FibreTransport", "SinkhornResult", "SparseFibres", "cosine_cost"),
         *("grid_cost", "one_identity_cost", "presence_cost", "random_cost", "sinkhorn"),
+        *("ConvolutionGeometry", "Geometry", "MatrixGeometry", "SeparableGeometry"),
+        *("grid_geometry", "graph_cost"),
         *("tfidf_cost", "validate_cost", "wasserstein_distance"),
     ],
 }

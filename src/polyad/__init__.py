@@ -7,7 +7,8 @@ Estimators, by the data they are for: ``CP`` (even noise), ``NonnegativeCP`` (pa
 ``AugmentedCP`` (signals, few of which have labels),
 ``QMF`` and ``QMFQ`` (matrices whose features are on any scale), ``MixedMembership`` (tables of
 categories and numbers whose rows are mixtures of types), ``DawidSkene`` and ``MajorityVote``
-(labels of a crowd).
+(labels of a crowd), ``WassersteinDictionary`` and ``WassersteinCPDictionary`` (images and joint
+distributions whose mass moves).
 ``LabelledTensor.from_frame`` makes a tensor of a long table.
 
 Public names are imported on first use, so that ``import polyad`` stays quick.
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         crowd,
         data,
         datasets,
+        dictionary,
         exceptions,
         fitting,
         io,
@@ -53,6 +55,11 @@ if TYPE_CHECKING:
     )
     from polyad.crowd import DawidSkene, MajorityVote
     from polyad.data import LabelledTensor
+    from polyad.dictionary import (
+        WassersteinCPDictionary,
+        WassersteinDictionary,
+        wasserstein_barycenter,
+    )
     from polyad.exceptions import PolyadError
     from polyad.fitting import Checkpoint, History, Status
     from polyad.io import load
@@ -83,23 +90,17 @@ _HOMES = {
     "StochasticCP": "polyad.cp",
     "SupervisedCP": "polyad.cp",
     "WassersteinCP": "polyad.wasserstein",
+    "WassersteinCPDictionary": "polyad.dictionary",
+    "WassersteinDictionary": "polyad.dictionary",
     "factor_match_score": "polyad.tensor",
     "load": "polyad.io",
+    "wasserstein_barycenter": "polyad.dictionary",
     "wasserstein_distance": "polyad.transport",
 }
 _MODULES = (
-    *("augmented", "cp", "crowd", "data", "datasets", "exceptions", "fitting", "io", "losses"),
-    *(
-        "membership",
-        "metrics",
-        "quantile",
-        "report",
-        "selection",
-        "soft",
-        "tensor",
-        "transport",
-        "wasserstein",
-    ),
+    *("augmented", "cp", "crowd", "data", "datasets", "dictionary", "exceptions", "fitting", "io"),
+    *("losses", "membership", "metrics", "quantile", "report", "selection", "soft", "tensor"),
+    *("transport", "wasserstein"),
 )
 
 __all__ = [
@@ -123,12 +124,15 @@ __all__ = [
     "StochasticCP",
     "SupervisedCP",
     "WassersteinCP",
+    "WassersteinCPDictionary",
+    "WassersteinDictionary",
     "__version__",
     "augmented",
     "cp",
     "crowd",
     "data",
     "datasets",
+    "dictionary",
     "exceptions",
     "factor_match_score",
     "fitting",
@@ -144,6 +148,7 @@ __all__ = [
     "tensor",
     "transport",
     "wasserstein",
+    "wasserstein_barycenter",
     "wasserstein_distance",
 ]
 

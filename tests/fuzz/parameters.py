@@ -33,6 +33,8 @@ WISHES = {
     "QMF": Wish("nonnegative", n_modes=2),
     "QMFQ": Wish("nonnegative", n_modes=2, missing=False),
     "MixedMembership": Wish(n_modes=2),
+    "WassersteinDictionary": Wish("nonnegative", missing=False),
+    "WassersteinCPDictionary": Wish("nonnegative", missing=False),
 }
 
 # Not drawn: they are what the checks set, or change nothing that can be seen.

@@ -56,10 +56,18 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class ReportSection:
-    """A part of the report: a heading, a paragraph, a picture of curves with its caption, a table.
+class Pattern:
+    """Numbers over a line or a plane, to draw."""
 
-    Curves and table may be left out.
+    title: str
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """A part of the report: a heading, a paragraph, a picture with its caption, a table.
+
+    The picture is of curves or of patterns; it and the table may be left out.
     """
 
     title: str
@@ -67,6 +75,7 @@ class ReportSection:
     curves: Sequence[Curve] = ()
     caption: str = ""
     table: pd.DataFrame | None = None
+    patterns: Sequence[Pattern] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,6 +96,8 @@ class PolyadEstimator(BaseEstimator):
     #: Whether samples that were left out tell a good model, by ``score``: a choice of the number
     #: of components then hides samples, not entries, and compares fits by ``_compared``.
     _scores_samples: ClassVar[bool] = False
+    #: What to look at if iterations did not suffice, besides the advice of the status.
+    _max_iter_advice: ClassVar[str] = ""
     #: What ``score`` returns, in words.
     _score_name: ClassVar[str]
     #: Parameters that a saved model leaves out, because they are code or places of one machine.
@@ -300,11 +311,8 @@ class PolyadEstimator(BaseEstimator):
         if self.status_.is_success:
             return
         message = f"{type(self).__name__}: {self.status_.advice}"
-        if self.status_ is Status.MAX_ITER and hasattr(self, "weights_"):
-            message += (
-                " If weights_ keep growing, components cancel each other: fewer components stop "
-                "that, and so does a small ridge in estimators that have one."
-            )
+        if self.status_ is Status.MAX_ITER:
+            message += self._max_iter_advice
         warn_user(message, ConvergenceWarning)
 
     def _warn_about_data(self, message: str) -> None:

@@ -89,7 +89,7 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Iterative
         Returns
         -------
         array of shape (n_samples, n_components)
-            The factor of the samples times the weights.
+            The features of each sample; of components, its row of factors times the weights.
         """
         self._fit(X, mask)
         self._report_ending()

@@ -39,6 +39,10 @@ class KruskalResult(PolyadEstimator):
     """Base of the estimators that learn components."""
 
     _score_name: ClassVar[str] = "explained variation"
+    _max_iter_advice: ClassVar[str] = (
+        " If weights_ keep growing, components cancel each other: fewer components stop that, and "
+        "so does a small ridge in estimators that have one."
+    )
     _learns = KruskalLearned
 
     factors_: list[Array]

@@ -1,5 +1,6 @@
 """How any fit runs: the driver, its history, restarts, checkpoints and progress."""
 
+from polyad.fitting.blocks import BlockProblem, BlockSolver, BlockState, minimize_blocks
 from polyad.fitting.checkpoint import Checkpoint
 from polyad.fitting.driver import FitOptions, FitResult, Iteration, Solver
 from polyad.fitting.history import History
@@ -7,6 +8,9 @@ from polyad.fitting.restarts import Resumable, fit_best
 from polyad.fitting.status import Status
 
 __all__ = [
+    "BlockProblem",
+    "BlockSolver",
+    "BlockState",
     "Checkpoint",
     "FitOptions",
     "FitResult",
@@ -16,4 +20,5 @@ __all__ = [
     "Solver",
     "Status",
     "fit_best",
+    "minimize_blocks",
 ]

@@ -17,6 +17,7 @@ from polyad.core.files import replacing
 from polyad.exceptions import InvalidInputError, InvalidTypeError, MissingPackageError
 from polyad.report.plots import (
     draw_curves,
+    draw_patterns,
     leading_components,
     mode_title,
     plot_components,
@@ -93,7 +94,8 @@ def write_report(
 
 def _title(model: Any) -> str:
     name = type(model).__name__
-    return f"{name} with {len(model.weights_)} components" if hasattr(model, "factors_") else name
+    has_number = hasattr(model, "_n_features_out")
+    return f"{name} with {model._n_features_out} components" if has_number else name
 
 
 def _components(model: Any, top: int, max_components: int) -> dict[str, Any]:
@@ -110,11 +112,13 @@ def _components(model: Any, top: int, max_components: int) -> dict[str, Any]:
 def _section(section: ReportSection) -> dict[str, Any]:
     """Return a section as the page shows it: pictures drawn, numbers written out."""
     table = section.table
+    figure = draw_patterns(section.patterns) if section.patterns else None
+    figure = draw_curves(section.curves) if section.curves else figure
     return {
         "title": section.title,
         "text": section.text,
         "caption": section.caption,
-        "picture": _picture(draw_curves(section.curves)) if section.curves else "",
+        "picture": "" if figure is None else _picture(figure),
         "head": [] if table is None else [str(table.index.name or ""), *map(str, table.columns)],
         "rows": [] if table is None else [list(map(_written, row)) for row in table.itertuples()],
     }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from polyad.estimators.base import Curve
+    from polyad.estimators.base import Curve, Pattern
     from polyad.estimators.kruskal import KruskalResult
 
 # The report is read on light paper; both hues are told apart by every kind of colour vision.
@@ -113,18 +113,40 @@ def plot_transforms(
 
 def draw_curves(curves: Sequence[Curve]) -> Any:
     """Draw a panel for each curve, with the straight line between its ends."""
-    n_columns = min(_CURVES_PER_ROW, len(curves))
-    n_rows = -(-len(curves) // n_columns)
-    figure = figure_class()(figsize=(2.6 * n_columns, 2.2 * n_rows), layout="constrained")
-    panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
-    for panel, curve in zip(panels, curves, strict=False):
+    figure, panels = _panels([curve.title for curve in curves])
+    for panel, curve in zip(panels, curves, strict=True):
         panel.plot(curve.x[[0, -1]], curve.y[[0, -1]], color=_STRAIGHT)
         panel.plot(curve.x, curve.y, color=_POSITIVE)
-        panel.set_title(shorten(curve.title), fontsize=8)
-        panel.tick_params(labelsize=7)
-    for panel in panels[len(curves) :]:
-        panel.set_visible(False)
     return figure
+
+
+def draw_patterns(patterns: Sequence[Pattern]) -> Any:
+    """Draw a panel for each pattern: a line over one axis, an image over two."""
+    figure, panels = _panels([pattern.title for pattern in patterns])
+    for panel, pattern in zip(panels, patterns, strict=True):
+        values = pattern.values
+        if values.ndim == 1:
+            chosen = np.arange(0, len(values), max(1, len(values) // _MAX_POINTS))
+            panel.plot(chosen, values[chosen], color=_POSITIVE, linewidth=1.2)
+            panel.axhline(0, color=_STRAIGHT, linewidth=0.8, zorder=0)
+        else:
+            is_image = max(values.shape) <= 3 * min(values.shape)
+            panel.imshow(values, cmap="Greys", vmin=0.0, aspect="equal" if is_image else "auto")
+    return figure
+
+
+def _panels(titles: Sequence[str]) -> tuple[Any, list[Any]]:
+    """Return a figure, and a panel for each title."""
+    n_columns = min(_CURVES_PER_ROW, len(titles))
+    n_rows = -(-len(titles) // n_columns)
+    figure = figure_class()(figsize=(2.6 * n_columns, 2.2 * n_rows), layout="constrained")
+    panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for panel, title in zip(panels, titles, strict=False):
+        panel.set_title(shorten(title), fontsize=8)
+        panel.tick_params(labelsize=7)
+    for panel in panels[len(titles) :]:
+        panel.set_visible(False)
+    return figure, list(panels[: len(titles)])
 
 
 def leading_components(model: KruskalResult, max_components: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polyad.transport.costs import (
     cosine_cost,
+    graph_cost,
     grid_cost,
     one_identity_cost,
     presence_cost,
@@ -13,15 +14,28 @@ from polyad.transport.costs import (
 )
 from polyad.transport.distance import wasserstein_distance
 from polyad.transport.fibres import FibreSolution, FibreTransport, SparseFibres
+from polyad.transport.geometry import (
+    ConvolutionGeometry,
+    Geometry,
+    MatrixGeometry,
+    SeparableGeometry,
+    grid_geometry,
+)
 from polyad.transport.sinkhorn import SinkhornResult, sinkhorn
 
 __all__ = [
+    "ConvolutionGeometry",
     "FibreSolution",
     "FibreTransport",
+    "Geometry",
+    "MatrixGeometry",
+    "SeparableGeometry",
     "SinkhornResult",
     "SparseFibres",
     "cosine_cost",
+    "graph_cost",
     "grid_cost",
+    "grid_geometry",
     "one_identity_cost",
     "presence_cost",
     "random_cost",

@@ -169,6 +169,11 @@ def random_cost(
 def grid_cost(*shape: int) -> NDArray[np.float64]:
     """Return the squared distance between the points of a grid, the largest being one.
 
+    Neighbours have one distance along all axes, however many points each has: cells are square. In
+    :func:`~polyad.transport.grid_geometry`, and for ``metric='sqeuclidean'`` of dictionaries, each
+    axis runs from 0 to 1 instead: of a grid of equal sides, costs are there as many times as large
+    as it has axes, and so must be ``epsilon`` for the same blur.
+
     Parameters
     ----------
     *shape : int
@@ -193,6 +198,50 @@ def grid_cost(*shape: int) -> NDArray[np.float64]:
     for axis in points:
         cost += np.square(axis[:, None] - axis)
     return cost / max(1.0, float(cost.max()))
+
+
+def graph_cost(graph: Any) -> NDArray[np.float64]:
+    """Return the length of the shortest way between any two nodes of a graph.
+
+    Parameters
+    ----------
+    graph : array-like or sparse matrix of shape (size, size)
+        The lengths of edges, in any direction; zero where there is none.
+
+    Returns
+    -------
+    ndarray of shape (size, size)
+
+    Examples
+    --------
+    >>> graph_cost([[0, 1, 0], [0, 0, 2], [0, 0, 0]])
+    array([[0., 1., 3.],
+           [1., 0., 2.],
+           [3., 2., 0.]])
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+
+    try:
+        lengths = csr_array(graph, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        message = f"The graph is a {type(graph).__name__}; give a square matrix of lengths."
+        raise InvalidTypeError(message) from error
+    if lengths.ndim != 2 or lengths.shape[0] != lengths.shape[1]:
+        message = f"The graph has the shape {lengths.shape}; give a square matrix of lengths."
+        raise InvalidInputError(message)
+    if not np.all((lengths.data >= 0) & (lengths.data < np.inf)):
+        message = "The graph has lengths that are negative or not finite."
+        raise InvalidInputError(message)
+    cost = np.asarray(shortest_path(lengths, directed=False))
+    if np.isinf(cost).any():
+        first, second = np.argwhere(np.isinf(cost))[0].tolist()
+        message = (
+            f"There is no way from node {first} to node {second}: mass cannot be moved. Connect "
+            "the parts of the graph by long edges, or take one part."
+        )
+        raise InvalidInputError(message)
+    return (cost + cost.T) / 2.0
 
 
 def validate_cost(
@@ -229,6 +278,9 @@ def validate_cost(
     title = f"The cost of {mode_title}"
     if hasattr(cost, "toarray"):
         message = f"{title} is no matrix of numbers but a sparse one: give cost.toarray()."
+        raise InvalidTypeError(message)
+    if hasattr(cost, "cost_matrix"):
+        message = f"{title} is no matrix of numbers but {cost!r}: give its cost_matrix()."
         raise InvalidTypeError(message)
     matrix = read_square(cost, size, labels, title, _RULE)
     on_diagonal = np.flatnonzero(np.diag(matrix))

@@ -173,11 +173,20 @@ def _costs(
     is_one = hasattr(cost, "shape") and len(cost.shape) == 2
     if isinstance(cost, list | tuple) and len(cost) and np.ndim(cost[0]) == 1:
         is_one = True  # a matrix as lists of numbers
+    if hasattr(cost, "cost_matrix"):
+        is_one = True  # a geometry, which is refused as a matrix
     given = {0: cost} if is_one else dict(enumerate(cost))
     if (is_one and len(shape) > 2) or (not is_one and len(given) != len(shape)):
         message = (
             f"{len(given)} cost matrices for data of shape {shape}: give one for each mode, or a "
             "single one for vectors and for the columns of matrices."
+        )
+        raise InvalidInputError(message)
+    is_matrix = is_one and labels.get(0) is None and len(shape) == 2
+    if is_matrix and np.shape(cost)[:1] == (np.prod(shape),) and shape[1] > 1:
+        message = (
+            f"The cost is of {np.prod(shape)} cells, all of those of data of shape {shape}, whose "
+            "columns would be compared. To compare two images, give them as vectors: a.ravel()."
         )
         raise InvalidInputError(message)
     return {

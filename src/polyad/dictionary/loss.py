@@ -1,0 +1,175 @@
+r"""The entropic Wasserstein loss of samples, through its conjugate.
+
+For a sample ``x`` on the simplex and :math:`K = e^{-M/\varepsilon}`, the loss of a model ``y`` is
+
+.. math:: H_x(y) = \min_{T 1 = x, T^\top 1 = y} \langle M, T \rangle
+    + \varepsilon \langle T, \log T \rangle,
+
+which has no closed form, but its conjugate has (Cuturi and Peyré): with :math:`\alpha =
+e^{g/\varepsilon}`
+
+.. math:: H_x^*(g) = \varepsilon \langle x, \log K \alpha - \log x \rangle, \qquad
+    \nabla H_x^*(g) = \alpha * K \frac{x}{K \alpha}, \qquad
+    \nabla^2 H_x^*(g) = \tfrac1\varepsilon \big(\mathrm{diag}(q) - T^\top \mathrm{diag}(x) T\big)
+
+where ``q`` is the gradient, a distribution, and ``T`` has the rows of the plan, which sum to one.
+(The paper prints the sign of :math:`\log x` wrong, and assumes the symmetric K that we have.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from array_api_compat import is_numpy_array
+
+from polyad.core.arrays import namespace_of
+from polyad.core.threads import cut, run_blocks
+from polyad.transport.geometry import finite_or_zero, log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from polyad.core.arrays import Array
+    from polyad.transport.geometry import Geometry
+
+# Numbers that a thread takes at a time.
+_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples on the simplex, the grid in the last axes, and how mass moves between cells.
+
+    ``least`` is the lowest loss of each, that of its blur ``K (x / K 1)``.
+    """
+
+    values: Array
+    geometry: Geometry
+    entropy: Array
+    least: Array
+
+    @classmethod
+    def of(cls, values: Array, geometry: Geometry) -> Samples:
+        """Take in samples whose entries sum to one."""
+        xp = namespace_of(values)
+        axes = grid_axes(values)
+        logs = log(xp.where(values > 0, values, xp.ones_like(values)))
+        entropy = xp.sum(values * logs, axis=axes)
+        ones = geometry.log_apply(xp.zeros_like(values[:1, ...]))
+        least = geometry.epsilon * (entropy - xp.sum(values * ones, axis=axes))
+        return cls(values, geometry, entropy, least)
+
+    def take(self, rows: Array) -> Samples:
+        """Return some of the samples."""
+        values, entropy, least = (own[rows] for own in (self.values, self.entropy, self.least))
+        return Samples(values, self.geometry, entropy, least)
+
+    def blurred(self) -> Array:
+        """Return the model of the lowest loss of each sample, ``K (x / K 1)``."""
+        return Conjugate.at(self, namespace_of(self.values).zeros_like(self.values)).mean
+
+
+@dataclass(frozen=True)
+class Conjugate:
+    r"""The conjugate of the losses of samples at potentials: value, gradient and curvature.
+
+    Of ``scaled`` and ``inverse``, plain geometries have :math:`\alpha` up to a factor and
+    :math:`1 / K \alpha` where the sample is, others the logarithms of both.
+    """
+
+    samples: Samples
+    value: Array
+    mean: Array
+    scaled: Array
+    inverse: Array
+
+    @classmethod
+    def at(cls, samples: Samples, potentials: Array) -> Conjugate:
+        """Evaluate at potentials ``g``, one array for each sample."""
+        xp = namespace_of(potentials)
+        geometry, x = samples.geometry, samples.values
+        is_plain = geometry.is_plain(potentials)
+        value = xp.empty_like(samples.entropy)
+        mean, scaled, inverse = (xp.empty_like(potentials) for _ in range(3))
+        axes = grid_axes(potentials)
+
+        def fill(start: int, stop: int) -> None:
+            own, logs = x[start:stop, ...], potentials[start:stop, ...] / geometry.epsilon
+            high = finite_or_zero(xp.max(logs, axis=axes, keepdims=True))
+            if is_plain:
+                alpha = xp.exp(logs - high)
+                moved = geometry.apply(alpha)
+                ratio = xp.where(own > 0, 1.0 / moved, xp.zeros_like(moved))
+                mean[start:stop, ...] = alpha * geometry.apply(own * ratio)
+                scaled[start:stop, ...], inverse[start:stop, ...] = alpha, ratio
+                high_log = xp.log(moved)
+            else:
+                high_log = geometry.log_apply(logs - high)
+                back = geometry.log_apply(log(own) - high_log)
+                mean[start:stop, ...] = xp.exp(logs - high + back)
+                scaled[start:stop, ...], inverse[start:stop, ...] = logs - high, -high_log
+            value[start:stop] = xp.sum(own * (high_log + high), axis=axes)
+
+        _by_samples(fill, potentials)
+        return cls(samples, geometry.epsilon * (value - samples.entropy), mean, scaled, inverse)
+
+    def take(self, rows: Array) -> Conjugate:
+        """Return the part of some samples."""
+        parts = (self.value, self.mean, self.scaled, self.inverse)
+        value, mean, scaled, inverse = (own[rows, ...] for own in parts)
+        return Conjugate(self.samples.take(rows), value, mean, scaled, inverse)
+
+    def curvature(self, direction: Array) -> Array:
+        """Return the second derivative along a direction, times epsilon."""
+        xp = namespace_of(direction)
+        result = xp.empty_like(direction)
+
+        def fill(start: int, stop: int) -> None:
+            own = direction[start:stop, ...]
+            there = self._plan(own, start, stop)
+            x = self.samples.values[start:stop, ...]
+            back = self._plan_back(x * there, start, stop)
+            result[start:stop, ...] = self.mean[start:stop, ...] * own - back
+
+        _by_samples(fill, direction)
+        return result
+
+    def _plan(self, own: Array, start: int, stop: int) -> Array:
+        """Return the mean of a direction over where each cell of a sample goes: ``T v``."""
+        apply = self.samples.geometry.apply
+        scaled, inverse = self.scaled[start:stop, ...], self.inverse[start:stop, ...]
+        if self.samples.geometry.is_plain(own):
+            return inverse * apply(scaled * own)
+        return self._signed(own, scaled, inverse)
+
+    def _plan_back(self, own: Array, start: int, stop: int) -> Array:
+        """Return what the plan brings of numbers in the cells of a sample: ``T' v``."""
+        apply = self.samples.geometry.apply
+        scaled, inverse = self.scaled[start:stop, ...], self.inverse[start:stop, ...]
+        if self.samples.geometry.is_plain(own):
+            return scaled * apply(inverse * own)
+        return self._signed(own, inverse, scaled)
+
+    def _signed(self, own: Array, before: Array, after: Array) -> Array:
+        """Return ``exp(after) K (exp(before) v)`` of numbers of both signs."""
+        xp = namespace_of(own)
+        log_apply, zeros = self.samples.geometry.log_apply, xp.zeros_like(own)
+        above = xp.exp(log_apply(log(xp.maximum(own, zeros)) + before) + after)
+        return above - xp.exp(log_apply(log(xp.maximum(-own, zeros)) + before) + after)
+
+
+def grid_axes(values: Array) -> tuple[int, ...]:
+    """Return the axes of the grid, which are all but that of the samples."""
+    return tuple(range(1, values.ndim))
+
+
+def _by_samples(fill: Callable[[int, int], None], example: Array) -> None:
+    """Call a function of a range of samples, for NumPy arrays in blocks on threads."""
+    n = example.shape[0]
+    if not is_numpy_array(example):
+        fill(0, n)
+        return
+    with np.errstate(divide="ignore"):
+        run_blocks(fill, cut(n, max(1, _BLOCK // max(1, example[0].size))))

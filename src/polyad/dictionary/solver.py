@@ -1,0 +1,195 @@
+"""Wasserstein dictionaries by BCD-PR: what a sweep is, where it begins, and what codes are.
+
+The blocks are the factors of the samples' models, codes first (Algorithm 4 of the paper): each is a
+problem of :mod:`polyad.dictionary.newton`. What they hand on is the dual of the newest model, from
+which the next block begins, and the loss of each sample. The objective is the sum of the losses,
+less the lowest that any model has: zero if every sample has a model of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyad.core.arrays import namespace_of, to_numpy
+from polyad.dictionary.newton import (
+    Block,
+    Effort,
+    dense_model,
+    loss_of,
+    project_simplex,
+    solve_block,
+)
+from polyad.fitting.blocks import BlockProblem, BlockSolver, BlockState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polyad.core.arrays import Array
+    from polyad.dictionary.loss import Samples
+
+# Losses are known to this part of epsilon for each sample, and final codes are solved to it.
+_PRECISION = 1e-11
+# What sums of costs round to, as a part of the largest.
+_ROUNDING = 1e-14
+# The weight, in epsilon, of half the squares of final codes: those of equal atoms are then equal.
+_CODE_RIDGE = 1e-4
+# An atom that no sample has more of is dead.
+_DEAD = 1e-6
+# The part of the loss of a batch that its atoms may miss.
+_BATCH_GAP = 1e-2
+# What a start takes from the mean of all samples, and how far its entries are from others'.
+_SHARED, _JITTER = 0.1, 0.1
+
+
+class DictionaryProblem(BlockProblem):
+    """Samples, and the shape of the factors of their models.
+
+    ``modes`` are the sizes of the factors but that of the samples: the grid, or all of it as one.
+    """
+
+    least = 0.0
+
+    def __init__(self, samples: Samples, modes: Sequence[int]) -> None:
+        self.samples, self.modes = samples, tuple(modes)
+        self.grid = samples.geometry.shape
+        self.n_samples = int(samples.values.shape[0])
+        geometry = samples.geometry
+        self.precision = _PRECISION * geometry.epsilon + _ROUNDING * geometry.largest
+        self.floor = 10 * self.precision * self.n_samples
+
+    def value(self, blocks: list[Array], memory: list[Array]) -> tuple[float, list[Array]]:
+        """Return the sum of the losses above the lowest; dual and losses are the memory."""
+        xp = namespace_of(blocks[0])
+        start = memory[0] if memory else xp.zeros_like(self.samples.values)
+        model = dense_model(blocks, self.grid)
+        losses, dual = loss_of(self.samples, model, start, Effort(self.precision))
+        losses = losses - self.samples.least
+        return float(xp.sum(losses)), [dual, losses]
+
+    def minimize(
+        self, number: int, blocks: list[Array], memory: list[Array], tau: float, gap: float
+    ) -> tuple[Array, list[Array]]:
+        """Return the best factor of a mode, with its proximal term."""
+        block = Block(blocks, number, tau, self.grid)
+        share = self.n_samples if block.is_separable else 1
+        effort = Effort(max(gap / share, self.precision))
+        factor, dual = solve_block(self.samples, block, memory[0], effort)
+        return factor, [dual, memory[1]]
+
+    def gradient(self, number: int, blocks: list[Array], memory: list[Array]) -> Array:
+        """Return the gradient by a factor: minus the adjoint of the dual."""
+        return -Block(blocks, number, 0.0, self.grid).adjoint(memory[0])
+
+    def project(self, number: int, block: Array) -> Array:
+        """Return the nearest factor on the simplices."""
+        return project_simplex(block, axis=1 if number == 0 else 0)
+
+    def revived(self, blocks: list[Array], memory: list[Array]) -> list[Array]:
+        """Let atoms that no sample has begin again as the samples with the largest losses."""
+        xp = namespace_of(blocks[0])
+        dead = xp.nonzero(xp.max(blocks[0], axis=0) < _DEAD)[0]
+        if not dead.shape[0]:
+            return blocks
+        worst = np.argsort(-to_numpy(memory[1]), kind="stable")
+        blocks = [xp.asarray(block, copy=True) for block in blocks]
+        blocks[0][:, dead] = 0.0
+        blocks[0] = blocks[0] / xp.sum(blocks[0], axis=1, keepdims=True)
+        for place, atom in enumerate(dead):
+            sample = self.samples.take(xp.asarray(worst[place : place + 1]))
+            for mode, own in enumerate(self._marginals(sample.blurred()), start=1):
+                blocks[mode][:, atom] = own[0, :]
+        return blocks
+
+    def start(self, n_components: int, kind: str, seed: int) -> list[Array]:
+        """Return factors to begin with: equal codes, and atoms of samples or at random."""
+        xp = namespace_of(self.samples.values)
+        generator = np.random.default_rng(seed)
+
+        def given(array: np.ndarray) -> Array:
+            values = self.samples.values
+            return xp.asarray(array, dtype=values.dtype, device=values.device)
+
+        codes = given(np.full((self.n_samples, n_components), 1.0 / n_components))
+        if kind == "random":
+            atoms = [generator.dirichlet(np.ones(n), n_components).T for n in self.modes]
+            return [codes, *map(given, atoms)]
+        few = self.n_samples < n_components
+        chosen = generator.choice(self.n_samples, n_components, replace=few)
+        picked = self._marginals(self.samples.take(xp.asarray(chosen)).blurred())
+        mean = self._marginals(xp.mean(self.samples.values, axis=0, keepdims=True))
+        factors = []
+        for own, whole in zip(picked, mean, strict=True):
+            noise = given(1.0 + _JITTER * generator.random((n_components, own.shape[1])))
+            mixed = ((1.0 - _SHARED) * own + _SHARED * whole) * noise
+            factors.append((mixed / xp.sum(mixed, axis=1, keepdims=True)).T)
+        return [codes, *factors]
+
+    def _marginals(self, values: Array) -> list[Array]:
+        """Return the sums over all modes but one, for each, of samples: rows of shares."""
+        xp = namespace_of(values)
+        tensor = xp.reshape(values, (-1, *self.modes))
+        axes = range(1, tensor.ndim)
+        return [xp.sum(tensor, axis=tuple(k for k in axes if k != mode)) for mode in axes]
+
+    def codes(self, atoms: Sequence[Array]) -> tuple[Array, Array]:
+        """Return the codes of each sample for given atoms, and their losses above the lowest.
+
+        They minimise the loss and a tiny ridge, each sample for itself, whatever the start was.
+        """
+        xp = namespace_of(self.samples.values)
+        n_components = atoms[0].shape[1]
+        equal = xp.full_like(self.samples.values[:, :1], 1.0 / n_components)
+        equal = xp.reshape(equal, (self.n_samples, -1))[:, :1] * xp.ones_like(atoms[0][:1, :])
+        factors = [equal, *atoms]
+        zeros = xp.zeros_like(self.samples.values)
+        model = dense_model(factors, self.grid)
+        epsilon = self.samples.geometry.epsilon
+        _, dual = loss_of(self.samples, model, zeros, Effort(1e-3 * epsilon))
+        block = Block(factors, 0, _CODE_RIDGE * epsilon, self.grid)
+        found, dual = solve_block(self.samples, block, dual, Effort(self.precision, 60))
+        found = found / xp.sum(found, axis=1, keepdims=True)
+        model = dense_model([found, *atoms], self.grid)
+        losses, _ = loss_of(self.samples, model, dual, Effort(self.precision))
+        return found, losses - self.samples.least
+
+    def moved(self, atoms: list[Array], tau: float, share: float) -> tuple[Array, list[Array]]:
+        """Move atoms a part of the way to those that are best for these samples; and the codes."""
+        codes, _ = self.codes(atoms)
+        blocks = [codes, *atoms]
+        value, memory = self.value(blocks, [])
+        gap = max(_BATCH_GAP * value, self.floor)
+        for number in range(1, len(blocks)):
+            best, memory = self.minimize(number, blocks, memory, tau * self.n_samples, gap)
+            blocks[number] = (1.0 - share) * blocks[number] + share * best
+            _, memory = self.value(blocks, memory)
+        return self.codes(blocks[1:])[0], blocks[1:]
+
+
+class DictionarySolver(BlockSolver):
+    """Sweeps over codes and atoms; the codes are solved for once more at the end."""
+
+    problem: DictionaryProblem
+    # The codes of a model are those of transform, with a ridge that costs next to nothing.
+    needs_finish = True
+    #: What the problem was made of, for those who read the state.
+    data: Any
+
+    def __init__(self, problem: DictionaryProblem, tau: tuple[float, float], name: str) -> None:
+        codes, atoms = tau
+        # f is a sum over samples, of which each has its own codes, but all have the same atoms.
+        super().__init__(problem, [codes, *[atoms * problem.n_samples] * len(problem.modes)])
+        self.name = name
+        # The loss above the lowest may come near to zero, where a part of it says nothing.
+        self.scale = problem.n_samples * problem.samples.geometry.epsilon
+
+    def finish(self, state: BlockState) -> BlockState:
+        """Return the state with codes that depend on the atoms alone."""
+        codes, losses = self.problem.codes(state.blocks[1:])
+        value = float(namespace_of(codes).sum(losses))
+        if not math.isfinite(value):
+            return state
+        blocks, memory = [codes, *state.blocks[1:]], [state.memory[0], losses]
+        return BlockState(blocks, memory, value, state.gap, state.stationarity, state.n_sweeps)

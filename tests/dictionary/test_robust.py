@@ -1,0 +1,55 @@
+"""Starts that lead nowhere, coarse grids, and samples of single cells."""
+
+import numpy as np
+import pytest
+
+from polyad import WassersteinDictionary
+from polyad.dictionary.loss import Samples
+from polyad.dictionary.newton import Effort, loss_of
+from polyad.exceptions import DataWarning
+from polyad.transport import grid_geometry
+
+
+@pytest.mark.parametrize("size", [1.0, 1e6, 1e12])
+def test_a_lost_start_gives_the_loss_of_zero(size):
+    """The loss is a bound from below: a start from which no step succeeds must not be it."""
+    rng = np.random.default_rng(0)
+    values = rng.dirichlet(np.ones(12), 4).reshape(4, 4, 3)
+    samples = Samples.of(values, grid_geometry((4, 3), epsilon=0.1))
+    model = rng.dirichlet(np.ones(12), 4).reshape(4, 4, 3)
+    effort = Effort(1e-11)
+    expected, _ = loss_of(samples, model, np.zeros_like(model), effort)
+    found, _ = loss_of(samples, model, size * rng.normal(size=model.shape), effort)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+POINTS = np.zeros((6, 5, 4))
+POINTS.reshape(6, -1)[np.arange(6), [0, 3, 7, 11, 15, 19]] = 1.0
+CELLS = np.random.default_rng(0).random((5, 4, 3))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("X", "options"),
+    [
+        ((10 * CELLS).astype(int), {}),
+        (CELLS[:, ::-1], {"axis_weights": (1, 2)}),
+        (CELLS, {"metric": "cityblock", "periodic": True, "tau": 0.0}),
+        (POINTS, {}),
+    ],
+)
+def test_what_is_delivered_is_what_is_reported(X, options):
+    model = WassersteinDictionary(2, max_iter=2, random_state=0, **options)
+    codes = model.fit_transform(X)
+    assert 0.0 <= model.objective_ <= model.history_.objective[-1] * (1 + 1e-4)
+    assert model.objective_ == pytest.approx(-len(X) * model.score(X), rel=1e-6)
+    np.testing.assert_allclose(model.transform(X), codes, atol=1e-4)
+    np.testing.assert_allclose(model.transform(X[1:2]), codes[1:2], atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_an_epsilon_that_hardly_moves_mass_is_told():
+    model = WassersteinDictionary(1, epsilon=0.1, max_iter=1, random_state=0)
+    with pytest.warns(DataWarning, match="nearest cell"):
+        model.fit(CELLS[:2, :2, :2])
+    assert 0.0 <= model.objective_ < np.inf

@@ -1,0 +1,270 @@
+"""Every way to apply a Gibbs kernel is the dense product."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+from polyad.exceptions import InvalidInputError, InvalidTypeError
+from polyad.transport import (
+    ConvolutionGeometry,
+    MatrixGeometry,
+    SeparableGeometry,
+    graph_cost,
+    grid_cost,
+    grid_geometry,
+    wasserstein_distance,
+)
+from polyad.transport import geometry as module
+
+EPSILONS = (1e-3, 0.02, 1.0, 100.0)
+
+
+def points(shape, weights=None):
+    axes = [np.linspace(0, 1, n) if n > 1 else np.zeros(1) for n in shape]
+    grid = np.stack([own.ravel() for own in np.meshgrid(*axes, indexing="ij")], axis=1)
+    return grid * (np.ones(len(shape)) if weights is None else weights)
+
+
+def dense_cost(shape, metric, weights=None):
+    """Return the cost of all pairs of points of a grid, from their coordinates."""
+    at = points(shape, weights)
+    apart = np.abs(at[:, None] - at[None])
+    if metric == "cityblock":
+        return apart.sum(axis=2)
+    squares = (apart**2).sum(axis=2)
+    return squares if metric == "sqeuclidean" else np.sqrt(squares)
+
+
+def products(cost, epsilon, values, logs):
+    """Return the two products with the dense kernel."""
+    flat, flat_logs = (own.reshape(len(own), -1) for own in (values, logs))
+    plain = flat @ np.exp(-cost / epsilon)
+    return (
+        plain.reshape(values.shape),
+        logsumexp(flat_logs[:, None, :] - cost / epsilon, axis=2).reshape(logs.shape),
+    )
+
+
+def assert_is_dense(geometry, cost, rng):
+    values = rng.random((3, *geometry.shape))
+    logs = 50 * rng.normal(size=values.shape)
+    logs[0, ..., 0] = -np.inf
+    plain, of_logs = products(cost, geometry.epsilon, values, logs)
+    np.testing.assert_allclose(geometry.cost_matrix(), cost, atol=1e-13)
+    np.testing.assert_allclose(geometry.apply(values), plain, rtol=1e-10)
+    np.testing.assert_allclose(geometry.log_apply(logs), of_logs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("metric", module.METRICS)
+@pytest.mark.parametrize("shape", [(7,), (6, 5), (4, 1, 3)])
+def test_grids(shape, metric, epsilon):
+    rng = np.random.default_rng(0)
+    weights = [1.0, 0.5, 2.0][: len(shape)]
+    cost = dense_cost(shape, metric, weights)
+    geometry = grid_geometry(shape, epsilon=epsilon, metric=metric, axis_weights=weights)
+    assert_is_dense(geometry, cost, rng)
+    if metric == "euclidean" and shape == (6, 5):
+        steps = [1.0 / 5, 0.5 / 4]
+        large = ConvolutionGeometry(shape, epsilon=epsilon, steps=steps)
+        assert_is_dense(large, cost, rng)
+        logs = 50 * rng.normal(size=(2, *shape))
+        np.testing.assert_allclose(
+            large._log_apply(logs), products(cost, epsilon, logs, logs)[1], atol=1e-10
+        )
+
+
+@pytest.mark.parametrize("metric", module.METRICS)
+def test_round_grids_do_not_know_where_they_begin(metric):
+    rng = np.random.default_rng(0)
+    values = rng.random((2, 6, 5))
+    for epsilon, geometry in itertools.product(
+        (0.01, 0.3),
+        (
+            lambda e: grid_geometry((6, 5), epsilon=e, metric=metric, periodic=True),
+            lambda e: ConvolutionGeometry((6, 5), epsilon=e, steps=(1 / 6, 1 / 5), periodic=True),
+        ),
+    ):
+        own = geometry(epsilon)
+        moved = own.apply(np.roll(values, (2, 3), axis=(1, 2)))
+        np.testing.assert_allclose(
+            moved, np.roll(own.apply(values), (2, 3), axis=(1, 2)), rtol=1e-9
+        )
+        assert_is_dense(own, own.cost_matrix(), rng)
+    first = grid_geometry((6, 5), epsilon=1.0, metric=metric, periodic=True).cost_matrix()[0]
+    assert first[5 * 5] == first[5]  # one step back is as far as one ahead
+
+
+def test_the_direct_sum_and_the_transform_are_the_dense_product(monkeypatch):
+    rng = np.random.default_rng(0)
+    values = np.exp(rng.uniform(0, 5, (3, 9, 8)))
+    for periodic in (False, True):
+        geometry = ConvolutionGeometry(
+            (9, 8), epsilon=0.05, steps=(1 / 8, 1 / 7), periodic=periodic
+        )
+        expected, _ = products(geometry.cost_matrix(), 0.05, values, values)
+        for allowed in (np.inf, -np.inf):
+            monkeypatch.setattr(module, "_FFT_RANGE", allowed)
+            np.testing.assert_allclose(geometry.apply(values), expected, rtol=1e-10)
+
+
+def test_terms_that_are_left_out_are_rounding(monkeypatch):
+    monkeypatch.setattr(module, "_FFT_RANGE", -np.inf)
+    geometry = ConvolutionGeometry((40, 5), epsilon=0.01, steps=(1 / 39, 1 / 4))
+    assert len(list(geometry._offsets(0.01 * (1 + 37)))) < 40
+    values = np.random.default_rng(0).uniform(1, 2, (2, 40, 5))
+    expected, _ = products(geometry.cost_matrix(), 0.01, values, values)
+    np.testing.assert_allclose(geometry.apply(values), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_the_filter_of_a_long_line_is_its_matrix(epsilon, monkeypatch):
+    monkeypatch.setattr(module, "_FILTER_POINTS", 10)
+    rng = np.random.default_rng(0)
+    for shape, metric in (((30,), "euclidean"), ((12, 3), "cityblock")):
+        geometry = grid_geometry(shape, epsilon=epsilon, metric=metric)
+        assert isinstance(geometry._axes[0], module._FilterAxis)
+        assert_is_dense(geometry, dense_cost(shape, metric), rng)
+
+
+def test_any_matrix_and_a_graph():
+    ring = np.roll(np.eye(8), 1, axis=1)
+    cost = graph_cost(ring)
+    np.testing.assert_allclose(cost[0], [0, 1, 2, 3, 4, 3, 2, 1])
+    assert_is_dense(MatrixGeometry(cost, (4, 2), epsilon=0.5), cost, np.random.default_rng(0))
+    with pytest.raises(InvalidInputError, match="no way from node 0 to node 2"):
+        graph_cost([[0, 1, 0], [1, 0, 0], [0, 0, 0]])
+    with pytest.raises(InvalidInputError, match="has 6"):
+        MatrixGeometry(cost, (3, 2), epsilon=0.5)
+
+
+def test_choice():
+    assert isinstance(grid_geometry((100, 100), epsilon=0.01), SeparableGeometry)
+    assert isinstance(grid_geometry((20, 20), epsilon=0.01, metric="euclidean"), MatrixGeometry)
+    large = grid_geometry((100, 100), epsilon=0.01, metric="euclidean")
+    assert isinstance(large, ConvolutionGeometry)
+    assert isinstance(grid_geometry((100, 1), epsilon=0.01, metric="euclidean"), SeparableGeometry)
+
+
+def test_single_precision():
+    geometry = grid_geometry((6, 5), epsilon=0.01)
+    rng = np.random.default_rng(0)
+    logs = rng.normal(size=(2, 6, 5))
+    found = geometry.log_apply(logs.astype(np.float32))
+    assert found.dtype == np.float32
+    assert not geometry.is_plain(found)
+    assert geometry.is_plain(logs)
+    np.testing.assert_allclose(found, geometry.log_apply(logs), atol=1e-4)
+
+
+def test_torch():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    rng = np.random.default_rng(0)
+    values = rng.random((2, 9, 8))
+    for geometry in (
+        grid_geometry((9, 8), epsilon=0.001),
+        ConvolutionGeometry((9, 8), epsilon=0.5, steps=(0.1, 0.1)),
+        ConvolutionGeometry((9, 8), epsilon=0.01, steps=(0.1, 0.1)),
+    ):
+        for function in (geometry.apply, geometry.log_apply):
+            found = function(torch.asarray(values))
+            assert isinstance(found, torch.Tensor)
+            np.testing.assert_allclose(found.numpy(), function(values), rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"epsilon": 0.0}, "epsilon=0.0"),
+        ({"epsilon": True}, "epsilon=True"),
+        ({"epsilon": 1.0, "metric": "manhattan"}, "metric='manhattan'"),
+        ({"epsilon": 1.0, "axis_weights": [1.0]}, "each of 2 axes"),
+        ({"epsilon": 1.0, "axis_weights": 3}, "each of 2 axes"),
+        ({"epsilon": 1.0, "axis_weights": "ab"}, "each of 2 axes"),
+        ({"epsilon": 1.0, "axis_weights": (1.0, np.nan)}, "each of 2 axes"),
+        ({"epsilon": 1.0, "axis_weights": (1e308, 1e308), "metric": "cityblock"}, "1e[+]100"),
+        ({"epsilon": 1e-13}, "Increase epsilon"),
+        ({"epsilon": 1e-320, "metric": "euclidean"}, "Increase epsilon"),
+    ],
+)
+def test_bad_geometries_are_refused(options, told):
+    with pytest.raises(InvalidInputError, match=told):
+        grid_geometry((4, 3), **options)
+    with pytest.raises(InvalidInputError, match="no grid"):
+        grid_geometry((), epsilon=1.0)
+    with pytest.raises(InvalidInputError, match="last axes must be"):
+        grid_geometry((4, 3), epsilon=1.0).apply(np.ones((3, 4)))
+
+
+@pytest.mark.parametrize("shape", [5, "ab", (4.7, 3), (True, 2), (0, 3), (-2, -2)])
+def test_shapes_that_are_no_grids_are_refused(shape):
+    for made in (
+        lambda: grid_geometry(shape, 1.0),
+        lambda: ConvolutionGeometry(shape, epsilon=1.0, steps=(1.0, 1.0)),
+        lambda: MatrixGeometry(1.0 - np.eye(4), shape, epsilon=1.0),
+    ):
+        with pytest.raises(InvalidInputError, match="is no grid"):
+            made()
+
+
+def test_costs_and_steps_that_are_refused():
+    cost = 1.0 - np.eye(4)
+    for steps in ((1.0,), (-1.0, 1.0), (np.nan, 1.0), 3.0):
+        with pytest.raises(InvalidInputError, match="each of 2 axes"):
+            ConvolutionGeometry((4, 3), epsilon=1.0, steps=steps)
+    with pytest.raises(InvalidInputError, match="each of 1 axes"):
+        SeparableGeometry([cost], epsilon=1.0, steps=[1.0, 1.0])
+    with pytest.raises(InvalidInputError, match="no grid"):
+        SeparableGeometry([], epsilon=1.0)
+    with pytest.raises(InvalidTypeError, match="one for each axis"):
+        SeparableGeometry(5, epsilon=1.0)
+    for largest in (1e13, 1.7e308):
+        with pytest.raises(InvalidInputError, match="largest cost"):
+            MatrixGeometry(largest * cost, epsilon=1.0)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 0.001])
+def test_whole_numbers_and_booleans_are_double(epsilon):
+    counts = np.random.default_rng(0).integers(0, 3, (2, 4, 3))
+    for geometry in (
+        grid_geometry((4, 3), epsilon),
+        ConvolutionGeometry((4, 3), epsilon=epsilon, steps=(0.3, 0.5)),
+    ):
+        for function, own in itertools.product(
+            (geometry.apply, geometry.log_apply), (counts, counts > 0, counts.astype(np.uint8))
+        ):
+            found = function(own)
+            assert found.dtype == np.float64
+            np.testing.assert_array_equal(found, function(own.astype(float)))
+            for other in (own.astype(object), own.astype(complex), own.tolist()):
+                with pytest.raises(InvalidTypeError, match=r"The array is of|no array"):
+                    function(other)
+        for function in (geometry.apply, geometry.log_apply):
+            assert function(np.ones((0, 4, 3))).shape == (0, 4, 3)
+            with pytest.raises(InvalidInputError, match="last axes"):
+                function(np.ones(3))
+
+
+def test_wide_data_has_no_warning():
+    values = np.ones((1, 4, 3))
+    values[0, :, 0] = 1e-300, 1e300, 1.0, 1.0
+    geometry = ConvolutionGeometry((4, 3), epsilon=0.01, steps=(0.3, 0.5))
+    assert np.isfinite(geometry.apply(values)).all()
+
+
+def test_a_geometry_says_what_it_is():
+    assert repr(grid_geometry((4, 3), 0.1)) == "SeparableGeometry(shape=(4, 3), epsilon=0.1)"
+
+
+def test_distances_say_how_to_give_images_and_geometries():
+    one, two = np.ones((2, 4, 3))
+    with pytest.raises(InvalidInputError, match=r"a\.ravel\(\)"):
+        wasserstein_distance(one, two, grid_cost(4, 3))
+    geometry = grid_geometry((4, 3), 0.1)
+    for given in (geometry, [geometry, geometry], grid_geometry((4,), 0.1)):
+        with pytest.raises(InvalidTypeError, match=r"cost_matrix\(\)"):
+            wasserstein_distance(one, two, given)
+    ravelled = wasserstein_distance(one.ravel(), two.ravel(), geometry.cost_matrix())
+    assert ravelled == pytest.approx(0.0, abs=1e-9)
