@@ -145,6 +145,8 @@ class Fitted:
 
 def learned_arrays(model: Any) -> list[np.ndarray]:
     """Return the factors of a model, or the parameters of its columns."""
+    if hasattr(model, "atoms_") and not hasattr(model, "factors_"):
+        return [model.codes_, model.atoms_]
     return list(getattr(model, "factors_", None) or model.theta_)
 
 
@@ -156,6 +158,9 @@ def check_learned(fitted: Fitted) -> None:
     for name in vars(model).keys() - model.get_params(deep=False).keys():
         finite(getattr(model, name), name)
     rank = int(model.n_components)
+    if hasattr(model, "atoms_") and not fitted.has_components:
+        demand(model.atoms_.shape == (rank, *data.values.shape[1:]), "atoms_ has another shape")
+        return
     if not fitted.has_components:
         shapes = {array.shape[1] for array in model.theta_}
         demand(shapes == {rank} and model.alpha_.shape == (rank,), "theta_ has another shape")
@@ -291,8 +296,9 @@ def tables(fitted: Fitted) -> None:
     model = fitted.model
     mine, theirs = model.get_params(), clone(model).get_params()
     demand(str(mine) == str(theirs), "a clone has other parameters")
-    if not fitted.has_components:
+    if hasattr(model, "theta_"):
         demand(model.theta_table().shape[1] == model.n_components, "theta_table")
+    if not fitted.has_components:
         return
     with promised("tables"):
         finite(np.asarray(model.components_), "components_")

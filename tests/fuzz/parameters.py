@@ -120,6 +120,21 @@ def _noise(batch: np.ndarray, rng: Rng) -> np.ndarray:
     return batch + (0.1 * batch.std() * rng.standard_normal(batch.shape)).astype(batch.dtype)
 
 
+def _epsilon(rng: Rng, data: Data, drawn: Drawn, rules: list[Any]) -> Any:
+    """Numbers that are small against the steps of a grid take dictionaries long."""
+    rule = pick(rng, rules)
+    if isinstance(rules[0], StrOptions):
+        return pick(rng, ("auto", "auto", 1.0, 100.0))
+    return wild(rng, float(rule.left), rule.right)
+
+
+def _metric(rng: Rng, data: Data, drawn: Drawn, rules: list[Any]) -> Any:
+    rule = pick(rng, rules)
+    if rule == "array-like":
+        return _symmetric(rng, int(np.prod(data.values.shape[1:])))
+    return None if rule is None else pick(rng, sorted(rule.options))
+
+
 def _augment(rng: Rng, data: Data, drawn: Drawn, rules: list[Any]) -> Any:
     return pick(rng, (None, _noise, _noise, np.nan_to_num(data.values[:, ...])))
 
@@ -146,6 +161,10 @@ SPECIAL: dict[str, Special] = {
     "costs": _matrices(None, "cosine", "presence", "tfidf", "one-identity", "random", "separate"),
     "graph": _graph,
     "augment": _augment,
+    "tau": lambda rng, *_: pick(rng, (0.0, 0.1, (0.01, 1.0))),
+    "axis_weights": lambda *_: None,
+    "epsilon": _epsilon,
+    "metric": _metric,
     "preprocess": lambda *_: None,
     "kinds": lambda rng, *_: pick(rng, ("auto", "auto", "categorical", "real", {0: "real"})),
     "anchors": lambda rng, *_: pick(rng, (None, [[0], [1], [2]])),

@@ -20,6 +20,7 @@ from tests.fuzz.mutations import mutated, mutated_bytes
 SHAPE = (7, 5, 4)
 # 5,000 in all: fewer of the classes whose use takes longest.
 MUTATIONS = {"GeneralizedCP": 200, "QMF": 200, "WassersteinCP": 200}
+MUTATIONS |= dict.fromkeys(("WassersteinDictionary", "WassersteinCPDictionary"), 60)
 OTHERS = 490
 
 
@@ -62,6 +63,8 @@ MODELS = {
     "WassersteinCP": lambda: polyad.WassersteinCP(2, costs={2: 1.0 - np.eye(4)}, **QUICK).fit(
         tensor()
     ),
+    "WassersteinDictionary": lambda: polyad.WassersteinDictionary(2, **QUICK).fit(tensor()),
+    "WassersteinCPDictionary": lambda: polyad.WassersteinCPDictionary(2, **QUICK).fit(tensor()),
     "QMF": lambda: polyad.QMF(2, **SMALL).fit(table()),
     "QMFQ nmf": lambda: polyad.QMFQ(2, inner_iter=5, **SMALL).fit(table()),
     "QMFQ svd": lambda: polyad.QMFQ(2, projector="svd", **SMALL).fit(table()),
@@ -108,7 +111,8 @@ def use(model, name, features=None):
         warnings.simplefilter("ignore")
         features = np.asarray(model.transform(X)) if features is None else features
         back = np.asarray(model.inverse_transform(features))
-        tables = [model.factor_table(mode).to_numpy() for mode in range(len(model.factors_))]
+        modes = range(len(getattr(model, "factors_", ())))
+        tables = [model.factor_table(mode).to_numpy() for mode in modes]
         score = model.score(X, *([model.predict(X)] if name == "SupervisedCP" else []))
         tell(model, name)
     return [features, back, np.asarray(score), *tables]
