@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 Decomposer = Callable[["Numbers", "Sequence[Numbers]", int], "Sequence[Numbers]"]
 
 _N_GROUPS = 3
-# Random starts and sweeps of a decomposition. It need not converge: iterations follow. Of single
-# starts, up to a half end without one of the classes.
+# Random starts and sweeps of a decomposition. It need not converge: iterations follow. Single
+# starts may end without one of the classes.
 _N_STARTS, _N_SWEEPS = 4, 300
 # The least probability of a label in what the moments say of a worker, as the authors have it.
 _LEAST = 1e-6
