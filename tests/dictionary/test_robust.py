@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 from polyad import WassersteinDictionary
 from polyad.dictionary.loss import Samples
@@ -53,3 +54,15 @@ def test_an_epsilon_that_hardly_moves_mass_is_told():
     with pytest.warns(DataWarning, match="nearest cell"):
         model.fit(CELLS[:2, :2, :2])
     assert 0.0 <= model.objective_ < np.inf
+
+
+def test_an_interrupt_of_the_final_codes_keeps_the_fit(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polyad.dictionary.solver.DictionarySolver.finish", interrupted)
+    model = WassersteinDictionary(2, max_iter=1, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model.fit(CELLS)
+    assert model.atoms_.shape == (2, 4, 3)
+    np.testing.assert_allclose(model.codes_.sum(axis=1), 1.0)

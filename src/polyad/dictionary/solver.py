@@ -172,8 +172,6 @@ class DictionarySolver(BlockSolver):
     """Sweeps over codes and atoms; the codes are solved for once more at the end."""
 
     problem: DictionaryProblem
-    # The codes of a model are those of transform, with a ridge that costs next to nothing.
-    needs_finish = True
     #: What the problem was made of, for those who read the state.
     data: Any
 
@@ -182,6 +180,8 @@ class DictionarySolver(BlockSolver):
         # f is a sum over samples, of which each has its own codes, but all have the same atoms.
         super().__init__(problem, [codes, *[atoms * problem.n_samples] * len(problem.modes)])
         self.name = name
+        # The codes of a model are those of transform, with a ridge that costs next to nothing.
+        self.finish_cost = _CODE_RIDGE * problem.samples.geometry.epsilon * problem.n_samples
         # The loss above the lowest may come near to zero, where a part of it says nothing.
         self.scale = problem.n_samples * problem.samples.geometry.epsilon
 

@@ -91,6 +91,8 @@ class Solver(ABC, Generic[S]):
     #: Whether nothing can be delivered before ``finish``: it then counts whatever it gives, and
     #: however long it takes, which is about the time of an iteration.
     needs_finish: ClassVar[bool] = False
+    #: How much worse than the last iteration the finished state may be, beside rounding.
+    finish_cost: float = 0.0
     #: The objective of a model of zeros, once the fit is finished: one above it has diverged.
     nothing: float = math.inf
 
@@ -309,7 +311,8 @@ def deliver(solver: Solver[S], result: FitResult[S], options: FitOptions) -> Fit
         result.status = Status.DIVERGED
         return result
     # A comparison with NaN is False.
-    if solver.needs_finish or objective <= result.best_objective + solver.floor:
+    allowed = result.best_objective + solver.floor + solver.finish_cost
+    if solver.needs_finish or objective <= allowed:
         result.delivered, result.objective = finished, objective
     if result.status in (Status.CONVERGED, Status.MAX_ITER) and objective > solver.nothing:
         result.status = Status.DIVERGED
