@@ -77,8 +77,7 @@ _SAME_BITS = {
 }
 
 
-@intrinsic
-def _reread(_context: Any, number: Any) -> Any:
+def _same_bits(_context: Any, number: Any) -> Any:
     """Read the bits of a float as an integer, or those of an integer as a float.
 
     As ``view`` does, which Numba compiles anew for each type and each place.
@@ -88,6 +87,9 @@ def _reread(_context: Any, number: Any) -> Any:
         return builder.bitcast(values[0], context.get_value_type(signature.return_type))
 
     return _SAME_BITS[number](number), generate
+
+
+_reread: Any = intrinsic(_same_bits)
 
 
 def _exp64(x: Any) -> Any:
