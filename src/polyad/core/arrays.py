@@ -25,15 +25,15 @@ def to_numpy(array: Array) -> np.ndarray:
     return np.asarray(array)
 
 
-def namespace_of(*arrays: Array) -> Any:
+def namespace_of(array: Array, *others: Array) -> Any:
     """Return the namespace of arrays: for those of NumPy, NumPy itself.
 
     It follows the array API. The wrapped NumPy of ``array_api_compat`` asks for the namespace
     again in most functions, which is what loops over small arrays would spend their time on.
     """
-    if all(isinstance(array, np.ndarray) for array in arrays):
+    if isinstance(array, np.ndarray) and (not others or namespace_of(*others) is np):
         return np
-    found = array_api_compat.array_namespace(*arrays)
+    found = array_api_compat.array_namespace(array, *others)
     return np if array_api_compat.is_numpy_namespace(found) else found
 
 
