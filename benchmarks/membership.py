@@ -104,7 +104,6 @@ def sklearn_run(data: MembershipProblem, rank: int, *, method: str) -> Run:
 
 LIBRARIES = {
     "polyad": polyad_run,
-    "polyad, refined": partial(polyad_run, refine=True),
     "scikit-learn, LDA batch": partial(sklearn_run, method="batch"),
     "scikit-learn, LDA online": partial(sklearn_run, method="online"),
 }

@@ -40,7 +40,7 @@ def is_slow(case: str, library: str) -> bool:
         return case.startswith("sparse")
     if library == "torch, as published":
         return True
-    return case.startswith(ONCE) and ("polyad" not in library or "refined" in library)
+    return case.startswith(ONCE) and "polyad" not in library
 
 
 def main(case: str, library: str, repeats: int, patience: float) -> None:
