@@ -83,7 +83,8 @@ def polyad_steps_run(data: np.ndarray, rank: int) -> Run:
     def run(n_iter: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _model(rank, n_iter, augment=data[1]).fit(data[0])
+            # In the order of the samples, as the others.
+            _model(rank, n_iter, augment=data[1], shuffle=False).fit(data[0])
 
     return run
 

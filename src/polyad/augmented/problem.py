@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_array_api_obj
+from array_api_compat import array_namespace, device, is_array_api_obj, is_numpy_array
 
 from polyad.augmented.signals.steps import SignalStep
 from polyad.core.arrays import to_numpy
@@ -131,6 +131,8 @@ class AugmentedData:
         first = preprocess(source.head.data[:1, ...])
         #: An array of the kind that all arrays of the fit are of.
         self.like = first
+        #: Memory of views that are not kept: new pages cost as much as the numbers in them.
+        self._spaces: dict[int, np.ndarray] = {}
         #: The shape of a sample.
         self.shape = tuple(int(n) for n in first.shape[1:])
 
@@ -214,12 +216,26 @@ class AugmentedData:
         spread = (1.0 - share) * (centre.spread + share * distance) + share * spread
         return Centre(total, centre.mean + share * between, spread if spread > least else 0.0)
 
-    def view(self, matrix: Array, centre: Centre, positions: np.ndarray | None = None) -> View:
-        """Return samples about the centre and in its unit; refuse what is not finite."""
+    def view(
+        self,
+        matrix: Array,
+        centre: Centre,
+        positions: np.ndarray | None = None,
+        place: int | None = None,
+    ) -> View:
+        """Return samples about the centre and in its unit; refuse what is not finite.
+
+        A view with a ``place`` holds until the next one of that place, whose memory it shares.
+        """
         if centre.spread == 0:
             matrix = 0.0 * matrix
         elif self.center and self.preprocess.makes_new:
             matrix -= centre.mean[None, :]
+        elif self.center and place is not None and is_numpy_array(matrix):
+            space = self._spaces.get(place)
+            if space is None or len(space) < len(matrix):
+                space = self._spaces[place] = np.empty_like(matrix)
+            matrix = np.subtract(matrix, centre.mean, out=space[: len(matrix)])
         elif self.center:
             matrix = matrix - centre.mean[None, :]
         return View(matrix, self._squares(matrix, positions) / centre.unit**2, centre.unit)
@@ -246,7 +262,9 @@ class AugmentedData:
 def _taken(array: Any, positions: np.ndarray) -> Array:
     """Return some samples of an array in memory or on disk."""
     if not is_array_api_obj(array) or isinstance(array, np.ndarray):
-        return np.asarray(array[positions])
+        first, last = int(positions[0]), int(positions[-1])
+        is_run = len(positions) == last - first + 1  # positions are sorted
+        return np.asarray(array[first : last + 1] if is_run else array[positions])
     xp = array_namespace(array)
     return xp.take(array, xp.asarray(positions, device=device(array)), axis=0)
 

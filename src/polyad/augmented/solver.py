@@ -53,6 +53,7 @@ from polyad.augmented.rules import (
     gram_of,
     grams_of,
     improved_rows,
+    products_with,
     pulls,
     scale_of,
     unit_columns,
@@ -61,7 +62,7 @@ from polyad.cp.rules import double, epsilon_of
 from polyad.cp.solver import balance
 from polyad.cp.stochastic.solver import averaging_rate
 from polyad.fitting.driver import Solver
-from polyad.tensor.products import khatri_rao, project
+from polyad.tensor.products import khatri_rao
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -248,27 +249,28 @@ class AugmentedSolver(Solver[AugmentedState]):
     def products(self, views: Sequence[View], factors: Sequence[Array]) -> list[Array]:
         """Return the products of samples with the components."""
         basis = khatri_rao(factors)
-        return [double(project(view.matrix, basis).T) / view.unit for view in views]
+        return [double(products_with(view.matrix, basis)) / view.unit for view in views]
 
     def fit_rows(
-        self, products: Sequence[Array], system: RowSystem, before: Sequence[Array] = ()
+        self,
+        products: Sequence[Array],
+        system: RowSystem,
+        ridge_rows: Sequence[Array],
+        before: Sequence[Array] = (),
     ) -> list[Array]:
         """Return the rows of samples and twins; none is worse than the ridge solution or before."""
-        rows = [system.solve(rhs) for rhs in products]
-        settings = self.settings
-        if len(rows) == 1:
+        rows, settings = list(ridge_rows), self.settings
+        if len(rows) == 1 or settings.beta == 0:
             return rows
         if before:
             rows[1] = before[1]
         for mine, other in ((0, 1), (1, 0)):
-            own = system.solve(products[mine])
+            own = ridge_rows[mine]
             pull, _ = pulls(own, rows[other], settings.gamma)
             pull = settings.beta * pull
             if before:
                 own = better_rows(own, before[mine], system, products[mine], pull)
-            if settings.beta > 0:
-                own = improved_rows(own, system, products[mine], pull, rounds=settings.rounds)
-            rows[mine] = own
+            rows[mine] = improved_rows(own, system, products[mine], pull, rounds=settings.rounds)
         return rows
 
     def parts(
@@ -284,7 +286,7 @@ class AugmentedSolver(Solver[AugmentedState]):
         xp = array_namespace(gram)
         n = int(rows[0].shape[0])
         residuals = [
-            float(xp.sum(view.squares) + xp.sum(own * (own @ gram - 2.0 * rhs))) / n
+            float(xp.sum(view.squares) + xp.sum(xp.vecdot(own, own @ gram - 2.0 * rhs))) / n
             for view, own, rhs in zip(views, rows, products, strict=True)
         ]
         size = sum(float(xp.sum(own * own)) for own in rows)
@@ -293,9 +295,11 @@ class AugmentedSolver(Solver[AugmentedState]):
         if len(rows) == 1:
             return found
         pull, counted = pulls(rows[0], rows[1], self.settings.gamma)
-        units = [xp.where(counted[:, None], directions(own)[0], 0.0 * own) for own in rows]
+        units = [directions(own)[0] for own in rows]
+        if not bool(xp.all(counted)):
+            units = [xp.where(counted[:, None], own, 0.0 * own) for own in units]
         alignment = float(xp.sum(units[0] * pull)) / n
-        n_counted = max(int(xp.sum(xp.astype(counted, xp.int64))), 2)
+        n_counted = max(int(xp.count_nonzero(counted)), 2)
         twin = float(xp.sum(units[0] * units[1]))
         every = float(xp.sum(xp.sum(units[0], axis=0) * xp.sum(units[1], axis=0)))
         return replace(
@@ -309,18 +313,19 @@ class AugmentedSolver(Solver[AugmentedState]):
     def fitted(self, views: list[View], centre: Centre, factors: Sequence[Array]) -> FittedBatch:
         """Return the rows of a batch, and what follows from them."""
         system, products = self.system(factors), self.products(views, factors)
-        rows = self.fit_rows(products, system)
+        ridge_rows = [system.solve(rhs) for rhs in products]
+        rows = self.fit_rows(products, system, ridge_rows)
         scale = scale_of(factors) * centre.unit
-        ridge_rows = [system.solve(rhs) * scale[None, :] for rhs in products]
-        change = ridge_rows[-1] - ridge_rows[0]
+        features = ridge_rows[0] * scale[None, :]
+        change = ridge_rows[-1] * scale[None, :] - features
         n = int(change.shape[0])
         return FittedBatch(
             views=views,
             rows=rows,
             centre=centre,
             parts=self.parts(views, rows, products, factors),
-            features=ridge_rows[0],
-            moments=Moments(ridge_rows[0].T @ ridge_rows[0] / n, change.T @ change / n),
+            features=features,
+            moments=Moments(features.T @ features / n, change.T @ change / n),
         )
 
 
@@ -427,7 +432,10 @@ class MiniBatchSolver(AugmentedSolver):
         if self.moves_centre:
             before = centre if centre.n_samples else None
             centre = self.problem.moved_centre(before, matrices[0])
-        views = [self.problem.view(own, centre, batch.positions) for own in matrices]
+        views = [
+            self.problem.view(own, centre, batch.positions, place)
+            for place, own in enumerate(matrices)
+        ]
         return self.fitted(views, centre, state.factors)
 
 
@@ -449,7 +457,9 @@ class FullBatchSolver(AugmentedSolver):
         views = self._all(state.seed)
         before = [own for own in (state.rows, state.twin_rows) if own is not None]
         products = self.products(views, state.factors)
-        rows = self.fit_rows(products, self.system(state.factors), before)
+        system = self.system(state.factors)
+        ridge_rows = [system.solve(rhs) for rhs in products]
+        rows = self.fit_rows(products, system, ridge_rows, before)
         contracted, cross = contract_samples(views, rows)
         factors = best_factors(contracted, state.factors, cross, self.settings.alpha)
         # Which leaves the rows as they are, and lowers the ridge term.
