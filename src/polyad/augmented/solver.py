@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 
 # The least part of the squared data that a change of the objective must be to count.
 _ROUNDING = 1e-12
+# Updates of a start that is not given, by the first batch.
+_FIRST_ROUNDS = 10
 # The number of the sweep whose twins tell the moments of a finished fit.
 _LAST_SWEEP = 2**31
 
@@ -345,7 +347,18 @@ class MiniBatchSolver(AugmentedSolver):
         state = super().begin(factors, seed=seed, n_steps=n_steps)
         first = self.problem.source.first_informative()
         fitted = self._fitted(state, first, seed, 0, 0)
-        return replace(state, parts=fitted.parts)
+        begun = replace(state, parts=fitted.parts)
+        if n_steps:
+            return begun
+        # A start at random is soon forgotten, but not the basin that a single step leaves it for.
+        for _ in range(_FIRST_ROUNDS):
+            if fitted.size == 0:
+                break
+            contracted, cross = contract_samples(fitted.views, fitted.rows)
+            moved = best_factors(contracted, state.factors, cross, self.settings.alpha)
+            state = replace(state, factors=unit_columns(moved, state.factors))
+            fitted = self._fitted(state, first, seed, 0, 0)
+        return replace(begun, factors=state.factors)
 
     def step(self, state: AugmentedState) -> AugmentedState:
         """Return the state after one sweep over all batches."""
@@ -460,6 +473,10 @@ class FullBatchSolver(AugmentedSolver):
         system = self.system(state.factors)
         ridge_rows = [system.solve(rhs) for rhs in products]
         rows = self.fit_rows(products, system, ridge_rows, before)
+        # The alignment has a jump where a row loses its direction or gets one, as under a ridge
+        # that leaves nothing: such rows are not taken if the jump is upwards.
+        if self.parts(views, rows, products, state.factors).objective > state.parts.objective:
+            rows = before
         contracted, cross = contract_samples(views, rows)
         factors = best_factors(contracted, state.factors, cross, self.settings.alpha)
         # Which leaves the rows as they are, and lowers the ridge term.
