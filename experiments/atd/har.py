@@ -277,7 +277,10 @@ def accuracy_table(table: pd.DataFrame, split: str, name: str) -> str:
             cells.append(f"{mine.mean():.1f} ± {mine.std(ddof=1) if len(mine) > 1 else 0:.1f}")
             if "AugmentedCP" in values:
                 gap = (values["AugmentedCP"] - mine).dropna().to_numpy()
-                compared.append("{:+.1f} [{:+.1f}, {:+.1f}]".format(*interval(gap)))
+                mean, low, high = interval(gap)
+                compared.append(
+                    f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]" if len(gap) > 1 else f"{mean:+.1f}"
+                )
         rows.append([*cells, scales[method], str(len(means[method]))])
         differences.append(compared)
     heads = [f"{n} per class" if n else "all" for n in LABELS]

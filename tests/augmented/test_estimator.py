@@ -192,6 +192,19 @@ def test_the_metric_discounts_what_augmentation_changes():
     assert abs(last) > 0.95
 
 
+def test_samples_and_components_in_another_order():
+    twins = noisy(X, np.random.default_rng(1))
+    start = [np.random.default_rng(2).normal(size=(n, 3)) for n in X.shape]
+    options = {**QUICK, "batch_size": None, "metric": None}
+    model = AugmentedCP(3, augment=twins, init=start, **options).fit(X)
+    order = np.random.default_rng(3).permutation(len(X))
+    other = AugmentedCP(3, augment=twins[order], init=start, **options).fit(X[order])
+    np.testing.assert_allclose(other.transform(X), model.transform(X), rtol=1e-7, atol=1e-9)
+    turned = [factor[:, [2, 0, 1]] for factor in start]
+    other = AugmentedCP(3, augment=twins, init=turned, **options).fit(X)
+    np.testing.assert_allclose(other.transform(X), model.transform(X), rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.parametrize("alpha", [1.0, 1e6])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.filterwarnings("ignore::polyad.exceptions.DataWarning")
