@@ -7,10 +7,9 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 from sklearn.utils.validation import check_is_fitted
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.data.validation import read_features
 from polyad.estimators import saving
 from polyad.estimators.base import Learned, PolyadEstimator
@@ -84,7 +83,7 @@ class KruskalResult(PolyadEstimator):
         tail = self.factors_[1:]
         n_components = int(self.weights_.shape[0])
         self._check_dense_size((n_components, *(int(f.shape[0]) for f in tail)), "components_")
-        xp = array_namespace(self.weights_)
+        xp = namespace_of(self.weights_)
         selector = xp.eye(n_components, dtype=self.weights_.dtype)
         return kruskal_to_dense(xp.ones_like(self.weights_), [selector, *tail])
 
@@ -175,7 +174,7 @@ class KruskalResult(PolyadEstimator):
         """
         check_is_fitted(self)
         features = read_features(X, int(self.weights_.shape[0]))
-        xp = array_namespace(self.weights_)
+        xp = namespace_of(self.weights_)
         rows = xp.asarray(features, dtype=self.weights_.dtype)
         shape = [int(rows.shape[0]), *(int(factor.shape[0]) for factor in self.factors_[1:])]
         self._check_dense_size(shape, "inverse_transform")
