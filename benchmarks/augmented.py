@@ -7,8 +7,8 @@ short-time Fourier features of samples and twins, rows and factors of each batch
 scale: the matrix products of the updates alone, and a copy of the memory that the tensors take.
 Imports are inside: each library runs in a process of its own.
 
-``python -m benchmarks.augmented`` prints the parts of a sweep, what bounds them (the roofline) and how
-they grow with the samples.
+``python -m benchmarks.augmented`` prints the parts of a sweep, what bounds them (the
+roofline), and how they grow with the samples.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ SETTINGS: dict[str, tuple[str, Unit]] = {
     "half the noise": ("ours: half the noise", {}),
     "published twins": ("published", {}),
 }
-FLOORS = (1e-5, 1e-4, 1e-3, 0.005, 0.02, 0.1, 0.5)
+FLOORS = (0.001, 0.005, 0.02, 0.1)
 COMPARED = ("SALS", "PCA")
 LABELS = (5, 10, 50, 0)
 _DRAWS = {5: 4, 10: 4, 50: 2, 0: 1}

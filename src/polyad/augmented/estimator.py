@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,7 +27,7 @@ from polyad.augmented.problem import (
 )
 from polyad.augmented.signals.steps import restored_step, stored_step
 from polyad.augmented.solver import FullBatchSolver, MiniBatchSolver, Moments, Settings
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
 from polyad.core.threads import thread_limit
 from polyad.cp.family import CPLearned, check_rank
@@ -512,14 +512,14 @@ class AugmentedCP(BatchedCP):
         if self.metric is not None and problem.augment is not None:
             metric = found.metric(float(self.metric_floor))
             if _is_nothing(weights, state.centre.spread):
-                metric = array_namespace(metric).eye(
+                metric = namespace_of(metric).eye(
                     len(weights), dtype=metric.dtype, device=device(metric)
                 )
         return AugmentedLearned(
             factors_=factors,
             weights_=weights,
             _lengths=found.lengths,
-            mean_=array_namespace(mean).reshape(mean, problem.shape),
+            mean_=namespace_of(mean).reshape(mean, problem.shape),
             metric_=metric,
             channel_scales_=problem.preprocess.scales,
             n_steps_=state.n_steps,
@@ -621,7 +621,7 @@ class AugmentedCP(BatchedCP):
         check_is_fitted(self)
         features = read_features(X, int(self.weights_.shape[0]))
         if self.metric_ is not None:
-            xp = array_namespace(self.metric_)
+            xp = namespace_of(self.metric_)
             features = xp.asarray(features, dtype=self.metric_.dtype) @ xp.linalg.pinv(self.metric_)
         return super().inverse_transform(features) + self.mean_[None, ...]
 
@@ -668,7 +668,7 @@ class AugmentedCP(BatchedCP):
         sizes = {}
         for name, moments in (("size", self._row_moments), ("change", self._change_moments)):
             metric = like(self.metric_, moments)
-            squares = array_namespace(moments).linalg.diagonal(metric.T @ moments @ metric)
+            squares = namespace_of(moments).linalg.diagonal(metric.T @ moments @ metric)
             sizes[name] = np.sqrt(np.maximum(to_numpy(squares), 0.0))
         table = pd.DataFrame(sizes, index=pd.Index(self.get_feature_names_out(), name="feature"))
         safe = np.where(table["change"] > 0, table["change"], 1.0)
@@ -705,7 +705,7 @@ class AugmentedCP(BatchedCP):
 
 
 def _is_nothing(weights: Array, spread: float) -> bool:
-    return float(array_namespace(weights).max(weights)) <= _NOTHING * math.sqrt(spread)
+    return float(namespace_of(weights).max(weights)) <= _NOTHING * math.sqrt(spread)
 
 
 def _refuse_mask(mask: Any) -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_array_api_obj, is_numpy_array
+from array_api_compat import device, is_array_api_obj, is_numpy_array
 
 from polyad.augmented.signals.steps import SignalStep
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.cp.rules import double, epsilon_of
 from polyad.data.batches import MemorySource, matching
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -81,16 +81,16 @@ class Preprocess:
         if self.scales is not None:
             sizes = (1, -1, *(1 for _ in samples.shape[2:]))
             scales = like(self.scales, samples)
-            samples = samples / array_namespace(samples).reshape(scales, sizes)
+            samples = samples / namespace_of(samples).reshape(scales, sizes)
         elif not self.makes_new:
             # A function of a user's own may write to what it is given.
-            samples = array_namespace(samples).asarray(samples, copy=True)
+            samples = namespace_of(samples).asarray(samples, copy=True)
         return read_output(self.function(samples), samples, "preprocess", same_shape=False)
 
 
 def channel_scales(samples: Array) -> Array:
     """Return the standard deviation of each channel (mode 1), one where it does not change."""
-    xp = array_namespace(samples)
+    xp = namespace_of(samples)
     others = (0, *range(2, samples.ndim))
     spread = xp.sqrt(
         xp.mean((samples - xp.mean(samples, axis=others, keepdims=True)) ** 2, axis=others)
@@ -162,7 +162,7 @@ class AugmentedData:
         if callable(self.augment):
             generator = np.random.default_rng([_TWINS, *key])
             # A function of a user's own may write to what it is given.
-            own = array_namespace(samples).asarray(samples, copy=True)
+            own = namespace_of(samples).asarray(samples, copy=True)
             changed = read_output(self.augment(own, generator), samples, "augment")
         else:
             changed = read_output(_taken(self.augment, batch.positions), samples, "augment")
@@ -178,7 +178,7 @@ class AugmentedData:
         """Return the tensor of the first batch that tells something, about its own mean."""
         matrix = self.matrix(self.source.first_informative(generator).given.data)
         about = self.view(matrix, self.moved_centre(None, matrix)).matrix
-        return array_namespace(about).reshape(about, (int(about.shape[0]), *self.shape))
+        return namespace_of(about).reshape(about, (int(about.shape[0]), *self.shape))
 
     def centre(self) -> Centre:
         """Return the centre of all samples, in one pass over them."""
@@ -197,7 +197,7 @@ class AugmentedData:
         self, centre: Centre | None, matrix: Array, positions: np.ndarray | None = None
     ) -> Centre:
         """Return the centre of the samples before and of some more."""
-        xp = array_namespace(matrix)
+        xp = namespace_of(matrix)
         n = int(matrix.shape[0])
         mean = xp.mean(matrix, axis=0) if self.center else xp.zeros_like(matrix[0, :])
         if not bool(xp.all(xp.isfinite(mean))):
@@ -243,7 +243,7 @@ class AugmentedData:
     def _squares(self, about: Array, positions: np.ndarray | None) -> Array:
         """Return the squares of samples, or refuse those that are not finite."""
         squares = squares_of(about)
-        sound = to_numpy(array_namespace(squares).isfinite(squares))
+        sound = to_numpy(namespace_of(squares).isfinite(squares))
         if sound.all():
             return squares
         bad = np.flatnonzero(~sound)
@@ -265,7 +265,7 @@ def _taken(array: Any, positions: np.ndarray) -> Array:
         first, last = int(positions[0]), int(positions[-1])
         is_run = len(positions) == last - first + 1  # positions are sorted
         return np.asarray(array[first : last + 1] if is_run else array[positions])
-    xp = array_namespace(array)
+    xp = namespace_of(array)
     return xp.take(array, xp.asarray(positions, device=device(array)), axis=0)
 
 
@@ -297,20 +297,20 @@ def tensor_names(
 
 def flat(tensors: Array) -> Array:
     """Return tensors as a matrix with a row for each sample."""
-    xp = array_namespace(tensors)
+    xp = namespace_of(tensors)
     return xp.reshape(tensors, (int(tensors.shape[0]), math.prod(tensors.shape[1:])))
 
 
 def like(array: Array, reference: Array) -> Array:
     """Bring an array to the namespace, device and number type of another."""
-    xp = array_namespace(reference)
-    own = array if array_namespace(array) is xp else to_numpy(array)
+    xp = namespace_of(reference)
+    own = array if namespace_of(array) is xp else to_numpy(array)
     return xp.asarray(own, dtype=reference.dtype, device=device(reference))
 
 
 def squares_of(matrix: Array) -> Array:
     """Return the squared length of each row, summed in double precision if that is cheap."""
-    xp = array_namespace(matrix)
+    xp = namespace_of(matrix)
     return double(xp.vecdot(matrix, matrix))
 
 
@@ -380,7 +380,7 @@ def read_output(made: Any, samples: Array, what: str, *, same_shape: bool = True
 def _is_real(made: Array) -> bool:
     kinds = ("real floating", "integral", "bool")
     try:
-        return bool(array_namespace(made).isdtype(made.dtype, kinds))
+        return bool(namespace_of(made).isdtype(made.dtype, kinds))
     except TypeError:  # text and objects have no kind
         return False
 

@@ -9,8 +9,9 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 
+from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, run_blocks
 from polyad.cp.rules import double
 from polyad.tensor.kruskal import column_norms
@@ -38,7 +39,7 @@ class RowSystem:
     """The matrix ``Q = G + ridge I`` that all rows of a batch share, factored once."""
 
     def __init__(self, gram: Array, ridge: float) -> None:
-        xp = array_namespace(gram)
+        xp = namespace_of(gram)
         size = float(xp.mean(xp.linalg.diagonal(gram)))
         ridge = max(ridge, _LEAST_RIDGE * (size if size > 0 else 1.0))
         eye = xp.eye(int(gram.shape[0]), dtype=gram.dtype)
@@ -52,7 +53,7 @@ class RowSystem:
 
 def directions(rows: Array) -> tuple[Array, Array]:
     """Return the rows divided by their lengths, zero for those that have none, and the lengths."""
-    xp = array_namespace(rows)
+    xp = namespace_of(rows)
     lengths = xp.sqrt(xp.vecdot(rows, rows))
     least = _NO_LENGTH * float(xp.linalg.vector_norm(lengths)) / math.sqrt(int(rows.shape[0]))
     if float(xp.min(lengths)) > least:
@@ -68,7 +69,7 @@ def pulls(rows: Array, twins: Array, gamma: float) -> tuple[Array, Array]:
 
     Zero where a row or its twin has no direction, and for less than two others.
     """
-    xp = array_namespace(rows)
+    xp = namespace_of(rows)
     units, lengths = directions(twins)
     counted = (directions(rows)[1] > 0) & (lengths > 0)
     n_counted = int(xp.count_nonzero(counted))
@@ -85,7 +86,7 @@ def pulls(rows: Array, twins: Array, gamma: float) -> tuple[Array, Array]:
 
 def row_losses(rows: Array, system: RowSystem, rhs: Array, pull: Array) -> Array:
     """Return the part of the objective that each row decides, ``pull`` being ``beta u``."""
-    xp = array_namespace(rows)
+    xp = namespace_of(rows)
     units, _ = directions(rows)
     return xp.vecdot(rows, rows @ system.matrix - 2.0 * rhs) + xp.vecdot(pull, units)
 
@@ -94,7 +95,7 @@ def improved_rows(
     rows: Array, system: RowSystem, rhs: Array, pull: Array, *, rounds: int = 1
 ) -> Array:
     """Take damped steps of eq. 15 from some rows, each as long as its loss falls."""
-    xp = array_namespace(rows)
+    xp = namespace_of(rows)
     rows = xp.asarray(rows, copy=True)
     for _ in range(rounds):
         units, lengths = directions(rows)
@@ -124,7 +125,7 @@ def improved_rows(
 
 def better_rows(first: Array, second: Array, system: RowSystem, rhs: Array, pull: Array) -> Array:
     """Return of two rows for each sample the one of the lower loss."""
-    xp = array_namespace(first)
+    xp = namespace_of(first)
     losses = [row_losses(rows, system, rhs, pull) for rows in (first, second)]
     return xp.where((losses[0] <= losses[1])[:, None], first, second)
 
@@ -142,7 +143,7 @@ def best_factors(
     ``contracted`` (R, p) is the sum of the products of rows and samples, ``cross`` (R, R) that of
     rows with themselves. Each mode starts from what is left once the later ones are contracted.
     """
-    xp = array_namespace(contracted)
+    xp = namespace_of(contracted)
     moved = list(factors)
     sizes = [int(factor.shape[0]) for factor in factors]
     # Of the modes up to k, the later ones contracted.
@@ -163,7 +164,7 @@ def best_factors(
 
 def unit_columns(factors: Sequence[Array], before: Sequence[Array]) -> list[Array]:
     """Give columns length one; those of length zero stay as they were."""
-    xp = array_namespace(factors[0])
+    xp = namespace_of(factors[0])
     result = []
     for factor, own in zip(factors, before, strict=True):
         lengths = column_norms(factor)
@@ -177,7 +178,7 @@ def contract_samples(views: Sequence[View], rows: Sequence[Array]) -> tuple[Arra
     """Return the products of rows with samples, and of rows with themselves, of all views."""
     contracted = cross = None
     for view, own in zip(views, rows, strict=True):
-        xp = array_namespace(own)
+        xp = namespace_of(own)
         mine = project(view.matrix.T, xp.astype(own / view.unit, view.matrix.dtype))
         if contracted is None:
             contracted, cross = mine, own.T @ own

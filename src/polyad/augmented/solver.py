@@ -41,7 +41,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from polyad.augmented.problem import like
 from polyad.augmented.rules import (
@@ -58,6 +57,7 @@ from polyad.augmented.rules import (
     scale_of,
     unit_columns,
 )
+from polyad.core.arrays import namespace_of
 from polyad.cp.rules import double, epsilon_of
 from polyad.cp.solver import balance
 from polyad.cp.stochastic.solver import averaging_rate
@@ -166,7 +166,7 @@ class FittedBatch:
     @property
     def size(self) -> float:
         """The sum of the squares of all samples and twins."""
-        return sum(float(array_namespace(view.squares).sum(view.squares)) for view in self.views)
+        return sum(float(namespace_of(view.squares).sum(view.squares)) for view in self.views)
 
 
 class AugmentedSolver(Solver[AugmentedState]):
@@ -285,7 +285,7 @@ class AugmentedSolver(Solver[AugmentedState]):
         """Return the parts of the objective of a batch, per sample."""
         grams = grams_of(factors)
         gram = math.prod(grams[1:], start=grams[0])
-        xp = array_namespace(gram)
+        xp = namespace_of(gram)
         n = int(rows[0].shape[0])
         residuals = [
             float(xp.sum(view.squares) + xp.sum(xp.vecdot(own, own @ gram - 2.0 * rhs))) / n
@@ -416,7 +416,7 @@ class MiniBatchSolver(AugmentedSolver):
             self.sample_labels = [labels for _, labels in self._passed]
             rows = [own for own, _ in self._passed]
             # None if it was interrupted before the end of the first batch.
-            return replace(state, rows=array_namespace(*rows).concat(rows)) if rows else state
+            return replace(state, rows=namespace_of(*rows).concat(rows)) if rows else state
         self.sample_labels = []
         total, moments, n_samples, size, rows = Parts(), state.moments, 0, 0.0, []
         for number, batch in enumerate(self.problem.source.sweep()):
@@ -429,7 +429,7 @@ class MiniBatchSolver(AugmentedSolver):
             rows.append(fitted.features)
             self.sample_labels.append(batch.given.labels[0])
         self.nothing = state.centre.unit**2 * size / n_samples + self.floor
-        rows = array_namespace(*rows).concat(rows)
+        rows = namespace_of(*rows).concat(rows)
         return replace(state, rows=rows, moments=moments, parts=total)
 
     def with_rows(self, state: AugmentedState, batch: Batch) -> AugmentedState:
