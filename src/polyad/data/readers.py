@@ -181,6 +181,13 @@ def _from_sequence(X: Any) -> np.ndarray:
             "a .tns file with polyad.io.read_tns(path), a table with pandas."
         )
         raise InvalidTypeError(message)
+    if isinstance(X, (list, tuple)) and any(isinstance(item, (str, os.PathLike)) for item in X):
+        message = (
+            f"X is a {type(X).__name__} of text. Paths are not read: give windows of recordings as "
+            "polyad.augmented.signals.Recordings(paths, window=...), and arrays as a list of "
+            "np.load(path, mmap_mode='r')."
+        )
+        raise InvalidTypeError(message)
     if isinstance(X, Iterator):
         message = (
             f"X is a {type(X).__name__}, which gives its parts one by one. StochasticCP fits such "

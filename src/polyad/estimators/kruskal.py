@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
+    from numpy.typing import NDArray
 
 # The largest dense array that a method makes unasked, in numbers (4 GiB of float64).
 _LARGEST_DENSE = 2**29
@@ -101,7 +102,12 @@ class KruskalResult(PolyadEstimator):
         factor = to_numpy(self.factors_[number])
         index = pd.Index(np.arange(factor.shape[0]) if labels is None else labels)
         index.name = None if self.modes_ is None else self.modes_[number]
-        return pd.DataFrame(factor, index=index, columns=self.get_feature_names_out())
+        return pd.DataFrame(factor, index=index, columns=self._component_names())
+
+    def _component_names(self) -> NDArray[np.object_]:
+        """Return the names of the components: those of the features, if these are the same."""
+        names: NDArray[np.object_] = self.get_feature_names_out()
+        return names
 
     def top(self, component: int, mode: int | str, k: int = 10) -> pd.Series:
         """Return the ``k`` labels of a mode with the largest entries in a component.
