@@ -19,7 +19,7 @@ from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.metrics import FeatureEvaluation, evaluate_features
 from polyad.metrics import features as module
 
-STRENGTHS = (0.01, 1.0, 100.0)
+STRENGTHS = (0.01, 1.0)
 # As many as there are without this file.
 INNER_FOLDS = module._INNER_FOLDS
 
@@ -155,7 +155,7 @@ def test_groups_stay_on_one_side():
 def test_every_form_of_features_gives_the_same():
     X, _ = make_low_rank((60, 6, 5), 3, noise=0.2, random_state=0)
     y = (X[:, 0, 0] > np.median(X[:, 0, 0])).astype(int)
-    features = CP(3, random_state=0).fit_transform(torch.asarray(X))
+    features = CP(3, tol=1e-3, random_state=0).fit_transform(torch.asarray(X))
     expected = evaluate_features(features.numpy(), y, cv=2, random_state=0)
     index = [f"p{k}" for k in range(60)]
     table = pd.DataFrame(features.numpy(), index=index, columns=list("abc"))
