@@ -6,7 +6,8 @@
 without forming its tensor, and 30 to 200 partitions, as the paper has it. Then time against the
 number of variables and of samples. Then whole fits of data on disk, larger than the memory that a
 fit takes: a process of its own maps the file and tells its peak memory, without the pages of the
-file. Finished measurements are kept in ``runtime.csv``; numbers go to ``RESULTS.md``.
+file. Finished measurements are kept in ``runtime.csv``; numbers go to ``RESULTS.md``, a figure to
+``runtime.png``.
 """
 
 from __future__ import annotations
@@ -212,6 +213,28 @@ def describe(table: pd.DataFrame) -> str:
     return "\n".join(texts)
 
 
+def plot(table: pd.DataFrame, path: Path) -> None:
+    """Draw the time of a sweep against the number of variables and of samples."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(7, 3.2), sharey=True)
+    for axis, (panel, letter) in zip(axes, (("variables", "p"), ("samples", "n")), strict=True):
+        line = table[table["panel"] == panel].sort_values(letter)
+        seconds = line["fit"] / line["iterations"]
+        axis.plot(line[letter], seconds, "o-", label="seconds of a sweep")
+        # Through the largest size.
+        slope = seconds.iloc[-1] / line[letter].iloc[-1]
+        axis.plot(line[letter], slope * line[letter], "k:", label="linear")
+        axis.set(xscale="log", yscale="log", xlabel=panel)
+    axes[0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+
+
 def main() -> None:
     """Run what the command line asks for."""
     if sys.argv[1:2] == ["--fit-file"]:
@@ -222,11 +245,13 @@ def main() -> None:
     own = make_units(options)
     # One process: times are measured.
     run_units(own, do_unit, store, jobs=1, max_minutes=options.max_minutes)
+    table = store.table(own)
+    plot(table, HERE / "runtime.png")
     body = (
         f"`{command()}`\n\n{environment()}. Seconds of one "
         "processor, which others on the machine disturb less than those of a clock; one thread; "
         "without the time that compiles kernels.\n\n"
-        f"{describe(store.table(own))}"
+        f"{describe(table)}\n\n![time of a sweep against variables and samples](runtime.png)"
     )
     write_section(RESULTS, "Runtime", body)
     print(body)
