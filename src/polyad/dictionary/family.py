@@ -21,7 +21,7 @@ from polyad.estimators.base import Pattern, ReportSection
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.exceptions import InvalidInputError
-from polyad.transport.geometry import METRICS
+from polyad.transport.grids import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,8 @@ e^{g/\varepsilon}`
     \nabla^2 H_x^*(g) = \tfrac1\varepsilon \big(\mathrm{diag}(q) - T^\top \mathrm{diag}(x) T\big)
 
 where ``q`` is the gradient, a distribution, and ``T`` has the rows of the plan, which sum to one.
-(The paper prints the sign of :math:`\log x` wrong, and assumes the symmetric K that we have.)
+(The paper prints the sign of :math:`\log x` wrong, and assumes a symmetric K: where it is not, the
+second K is its transpose.)
 """
 
 from __future__ import annotations
@@ -102,12 +103,12 @@ class Conjugate:
                 alpha = xp.exp(logs - high)
                 moved = geometry.apply(alpha)
                 ratio = xp.where(own > 0, 1.0 / moved, xp.zeros_like(moved))
-                mean[start:stop, ...] = alpha * geometry.apply(own * ratio)
+                mean[start:stop, ...] = alpha * geometry.transposed.apply(own * ratio)
                 scaled[start:stop, ...], inverse[start:stop, ...] = alpha, ratio
                 high_log = xp.log(moved)
             else:
                 high_log = geometry.log_apply(logs - high)
-                back = geometry.log_apply(log(own) - high_log)
+                back = geometry.transposed.log_apply(log(own) - high_log)
                 mean[start:stop, ...] = xp.exp(logs - high + back)
                 scaled[start:stop, ...], inverse[start:stop, ...] = logs - high, -high_log
             value[start:stop] = xp.sum(own * (high_log + high), axis=axes)
@@ -138,26 +139,27 @@ class Conjugate:
 
     def _plan(self, own: Array, start: int, stop: int) -> Array:
         """Return the mean of a direction over where each cell of a sample goes: ``T v``."""
-        apply = self.samples.geometry.apply
+        geometry = self.samples.geometry
         scaled, inverse = self.scaled[start:stop, ...], self.inverse[start:stop, ...]
-        if self.samples.geometry.is_plain(own):
-            return inverse * apply(scaled * own)
-        return self._signed(own, scaled, inverse)
+        if geometry.is_plain(own):
+            return inverse * geometry.apply(scaled * own)
+        return _signed(geometry, own, scaled, inverse)
 
     def _plan_back(self, own: Array, start: int, stop: int) -> Array:
         """Return what the plan brings of numbers in the cells of a sample: ``T' v``."""
-        apply = self.samples.geometry.apply
+        geometry = self.samples.geometry.transposed
         scaled, inverse = self.scaled[start:stop, ...], self.inverse[start:stop, ...]
-        if self.samples.geometry.is_plain(own):
-            return scaled * apply(inverse * own)
-        return self._signed(own, inverse, scaled)
+        if geometry.is_plain(own):
+            return scaled * geometry.apply(inverse * own)
+        return _signed(geometry, own, inverse, scaled)
 
-    def _signed(self, own: Array, before: Array, after: Array) -> Array:
-        """Return ``exp(after) K (exp(before) v)`` of numbers of both signs."""
-        xp = namespace_of(own)
-        log_apply, zeros = self.samples.geometry.log_apply, xp.zeros_like(own)
-        above = xp.exp(log_apply(log(xp.maximum(own, zeros)) + before) + after)
-        return above - xp.exp(log_apply(log(xp.maximum(-own, zeros)) + before) + after)
+
+def _signed(geometry: Geometry, own: Array, before: Array, after: Array) -> Array:
+    """Return ``exp(after) K (exp(before) v)`` of numbers of both signs."""
+    xp = namespace_of(own)
+    zeros = xp.zeros_like(own)
+    above = xp.exp(geometry.log_apply(log(xp.maximum(own, zeros)) + before) + after)
+    return above - xp.exp(geometry.log_apply(log(xp.maximum(-own, zeros)) + before) + after)
 
 
 def grid_axes(values: Array) -> tuple[int, ...]:

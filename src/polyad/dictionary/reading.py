@@ -10,7 +10,9 @@ from array_api_compat import array_namespace
 from polyad.core.arrays import to_numpy
 from polyad.data.validation import describe_entries, refuse_negative
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.transport.geometry import Geometry, MatrixGeometry, grid_geometry
+from polyad.transport.geometry import Geometry
+from polyad.transport.grids import grid_geometry
+from polyad.transport.separable import MatrixGeometry
 
 if TYPE_CHECKING:
     from polyad.core.arrays import Array
