@@ -104,6 +104,14 @@ class WassersteinDictionary(DictionaryFamily):
     tau : float or (float, float), default=0.1
         The weights of the proximal terms of codes and of atoms, the latter times the number of
         samples. Larger ones make smaller steps. Zero is allowed.
+    debias : bool, default=False
+        Whether half the losses of sample and model to themselves are taken off (the Sinkhorn
+        divergence): atoms are then not blurred by the entropy, and a fit takes several times as
+        long. ``score`` and ``objective_`` are of that loss, which is zero for equal ones.
+    batch_size : int, optional
+        Samples after which the atoms are updated, which takes less memory and, for many samples,
+        fewer sweeps. All by default. A sweep over batches that raises the objective is made again
+        over all samples.
     {time_budget, random_state, n_jobs, warm_start, checkpoint, callbacks, verbose}
 
     Attributes
@@ -169,6 +177,8 @@ class WassersteinDictionary(DictionaryFamily):
         axis_weights: Any = None,
         epsilon: Any = "auto",
         tau: Any = 0.1,
+        debias: bool = False,
+        batch_size: int | None = None,
         time_budget: float | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -187,6 +197,8 @@ class WassersteinDictionary(DictionaryFamily):
         self.axis_weights = axis_weights
         self.epsilon = epsilon
         self.tau = tau
+        self.debias = debias
+        self.batch_size = batch_size
         self.time_budget = time_budget
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -285,6 +297,10 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
     tau : float or (float, float), default=0.1
         The weights of the proximal terms of codes and of the other factors, the latter times the
         number of samples.
+    debias : bool, default=False
+        Whether the blur of the entropy is taken off: see :class:`~polyad.WassersteinDictionary`.
+    batch_size : int, optional
+        Samples after which the factors of the atoms are updated; all by default.
     {time_budget, random_state, n_jobs, warm_start, checkpoint, callbacks, verbose}
 
     Attributes
@@ -347,6 +363,8 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         axis_weights: Any = None,
         epsilon: Any = "auto",
         tau: Any = 0.1,
+        debias: bool = False,
+        batch_size: int | None = None,
         time_budget: float | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -365,6 +383,8 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         self.axis_weights = axis_weights
         self.epsilon = epsilon
         self.tau = tau
+        self.debias = debias
+        self.batch_size = batch_size
         self.time_budget = time_budget
         self.random_state = random_state
         self.n_jobs = n_jobs

@@ -159,8 +159,8 @@ def sinkhorn(
             _divergence(margins[0], left.ravel()) + _divergence(margins[1], right.ravel())
         )
     done = done and bool(np.isfinite(margins[0]).all())
-    f, g = f.reshape(left.shape), g.reshape(right.shape)
-    return SinkhornResult(plan, f, g, value, used, residual, done)
+    grids = f.reshape(left.shape), g.reshape(right.shape)
+    return SinkhornResult(plan, *grids, value, used, residual, done)
 
 
 class _Kernel(ABC):
