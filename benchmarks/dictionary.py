@@ -70,7 +70,8 @@ def polyad_kernel(data: DictionaryImages, _rank: int, *, metric: str) -> Run:
     from polyad.transport import grid_geometry
 
     geometry = grid_geometry((SIDE, SIDE), epsilon=EPSILON[metric], metric=metric)
-    return repeated(lambda: geometry.apply(data.X + 1e-5))
+    values = data.X + 1e-5
+    return repeated(lambda: geometry.apply(values))
 
 
 def dense_kernel(data: DictionaryImages, _rank: int, *, metric: str) -> Run:
@@ -78,8 +79,8 @@ def dense_kernel(data: DictionaryImages, _rank: int, *, metric: str) -> Run:
 
     geometry = grid_geometry((SIDE, SIDE), epsilon=EPSILON[metric], metric=metric)
     kernel = np.exp(geometry.cost_matrix() / -EPSILON[metric])
-    flat = np.ascontiguousarray(data.X.reshape(N_IMAGES, -1).T)
-    return repeated(lambda: kernel @ (flat + 1e-5))
+    flat = np.ascontiguousarray(data.X.reshape(N_IMAGES, -1).T) + 1e-5
+    return repeated(lambda: kernel @ flat)
 
 
 def polyad_barycenter(data: DictionaryImages, _rank: int, *, epsilon: float, steps: int) -> Run:
@@ -183,7 +184,7 @@ _KERNELS = {
     f"dictionary: kernel of {metric}, 50 grids of 100x100": (
         partial(images, N_IMAGES, SIDE),
         1,
-        5,
+        50,
         {
             "polyad": partial(polyad_kernel, metric=metric),
             "dense matrix, NumPy": partial(dense_kernel, metric=metric),

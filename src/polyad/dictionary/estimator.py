@@ -86,10 +86,11 @@ class WassersteinDictionary(DictionaryFamily):
     {n_init, max_iter, tol}
     metric : {'sqeuclidean', 'euclidean', 'cityblock'} or array, default='sqeuclidean'
         What it costs to move mass between cells: a distance between the points of the grid, whose
-        axes run from 0 to 1, or a symmetric matrix of the cells, the last mode running fastest,
-        such as distances in a graph. Squared and city-block distances are quickest. The squared
-        distance is 1 along an axis, so 2 between the far corners of an image, where
-        :func:`~polyad.transport.grid_cost` has 1: ``epsilon`` is in the unit of the metric.
+        axes run from 0 to 1, or a matrix of the cells, the last mode running fastest, such as
+        distances in a graph: from the cells of samples, its rows, to those of models. Squared
+        and city-block distances are quickest. The squared distance is 1 along an axis, so 2 between
+        the far corners of an image, where :func:`~polyad.transport.grid_cost` has 1: ``epsilon`` is
+        in the unit of the metric.
     periodic : bool, default=False
         Whether the end of each axis is beside its start (a torus), as hours of a day are.
     axis_weights : sequence of float or None, default=None
@@ -285,8 +286,9 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
     {n_init, max_iter, tol}
     metric : {'sqeuclidean', 'euclidean', 'cityblock'} or array, default='sqeuclidean'
         What it costs to move mass between cells: a distance between the points of the grid, whose
-        axes run from 0 to 1, or a symmetric matrix of the cells, the last mode running fastest. The
-        squared distance is 1 along an axis, so 2 between the far corners of two.
+        axes run from 0 to 1, or a matrix from the cells of samples to those of models, the last
+        mode running fastest. The squared distance is 1 along an axis, so 2 between the far corners
+        of two.
     periodic : bool, default=False
         Whether the end of each axis is beside its start (a torus), as hours of a day are.
     axis_weights : sequence of float or None, default=None

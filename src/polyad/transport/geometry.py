@@ -36,7 +36,7 @@ import numpy as np
 from array_api_compat import device, is_array_api_obj, is_numpy_array
 
 from polyad.core.arrays import namespace_of
-from polyad.core.threads import cut, run_blocks
+from polyad.core.threads import current_threads, cut, run_blocks, thread_limit
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -166,7 +166,9 @@ class Geometry(ABC):
         def fill(start: int, stop: int) -> None:
             result[start:stop] = function(stacked[start:stop])
 
-        run_blocks(fill, cut(n, step))
+        # Blocks that each use all threads of the linear algebra would be in each other's way.
+        with thread_limit(current_threads()):
+            run_blocks(fill, cut(n, step))
         return result.reshape(given)
 
 
