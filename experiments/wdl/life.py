@@ -68,8 +68,10 @@ def fitted(unit: dict[str, Any]) -> WassersteinDictionary:
 
 
 def work(unit: dict[str, Any]) -> dict[str, Any]:
-    """Measure the atoms of one start."""
+    """Measure the atoms of one start, and draw those of the first."""
     model = fitted(unit)
+    if unit["start"] == 0:
+        draw(unit, model.atoms_)
     return {
         "apart": apart_on_the_torus(model.atoms_),
         "loss": model.objective_ / unit["frames"],
@@ -78,19 +80,18 @@ def work(unit: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def draw(units: list[dict[str, Any]]) -> None:
-    """Draw the first frame and the atoms of the first start on each grid."""
-    figure = Figure(figsize=(10, 5.2), layout="constrained")
-    for line, grid in zip(figure.subplots(2, N_ATOMS + 1), GRIDS, strict=True):
-        unit = next(own for own in units if own["grid"] == grid)
-        line[0].imshow(game(unit["side"], 1)[0], cmap="gray_r")
-        line[0].set_title(f"{grid}: first frame")
-        for panel, atom in zip(line[1:], fitted(unit).atoms_, strict=True):
-            panel.imshow(atom, cmap="gray_r")
-        for panel in line:
-            panel.set_xticks([])
-            panel.set_yticks([])
-    figure.savefig(FOLDER / "life.png", dpi=110)
+def draw(unit: dict[str, Any], atoms: np.ndarray) -> None:
+    """Draw the first frame and the atoms."""
+    figure = Figure(figsize=(10, 2.6), layout="constrained")
+    first, *others = figure.subplots(1, N_ATOMS + 1)
+    first.imshow(game(unit["side"], 1)[0], cmap="gray_r")
+    first.set_title(f"{unit['grid']}: first frame")
+    for panel, atom in zip(others, atoms, strict=True):
+        panel.imshow(atom, cmap="gray_r")
+    for panel in (first, *others):
+        panel.set_xticks([])
+        panel.set_yticks([])
+    figure.savefig(FOLDER / f"life_{unit['grid']}.png", dpi=90)
 
 
 def main() -> None:
@@ -107,7 +108,6 @@ def main() -> None:
     ]
     store = Store(FOLDER / "life.csv")
     run_units(units, work, store)
-    draw(units)
     table = store.table(units)
     rows = {}
     for grid in GRIDS:
@@ -121,7 +121,7 @@ def main() -> None:
     columns = ["atoms apart, best translation", "loss per frame", "sweeps", "ended by"]
     shown = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
     text = (
-        f"`{command()}`\n\n{environment()}\n\n![atoms](life.png)\n\n"
+        f"`{command()}`\n\n{environment()}\n\n![plane](life_plane.png)\n\n![torus](life_torus.png)\n\n"
         f"A glider on a board of {options.side} x {options.side}, {options.frames} frames, "
         f"{N_ATOMS} atoms, distance as cost, epsilon {options.epsilon}, {options.starts} starts. "
         "Zero apart: the atoms are translates of each other on the torus; one: they have nothing "
