@@ -89,7 +89,7 @@ def geometry_of(
     if isinstance(epsilon, str):
         unit = geometry_of(grid, metric, periodic=periodic, weights=weights, epsilon=1e300)
         usual = max(unit.nearest, _PART_OF_LARGEST * unit.largest) or 1.0
-        return geometry_of(grid, metric, periodic=periodic, weights=weights, epsilon=usual)
+        return unit.with_epsilon(usual)
     if isinstance(metric, Geometry):
         message = (
             f"metric={metric!r} has an epsilon of its own: give metric, periodic and axis_weights "
