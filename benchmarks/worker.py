@@ -62,7 +62,7 @@ def main(case: str, library: str, repeats: int, patience: float) -> None:
             result = None
         else:
             # These do nothing once, but most of them compile.
-            if not isinstance(data, SwiftProblem):
+            if not isinstance(data, SwiftProblem | DictionaryImages):
                 run(1)
             seconds, is_quiet = timed(lambda: run(1), patience)
             disturbed = float(not is_quiet)

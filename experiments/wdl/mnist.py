@@ -1,6 +1,6 @@
 """Figure 5: atoms of MNIST, against NMF, by the loss and the classes of held-out digits.
 
-``POLYAD_DATA=folder python -m experiments.wdl.mnist --atoms 9 --train 300 --test 200``
+``POLYAD_DATA=folder python -m experiments.wdl.mnist --atoms 9,16 --train 300 --test 200``
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,15 @@ from sklearn.decomposition import NMF
 from sklearn.linear_model import LogisticRegression
 
 from experiments.data import data_file
-from experiments.runs import command, environment, markdown, write_section
+from experiments.runs import (
+    Store,
+    command,
+    environment,
+    markdown,
+    numbers,
+    run_units,
+    write_section,
+)
 from polyad import WassersteinDictionary
 from polyad.dictionary.loss import Samples
 from polyad.dictionary.newton import Effort, loss_of
@@ -26,6 +35,7 @@ from polyad.transport import grid_geometry
 FOLDER = Path(__file__).parent
 EPSILON = 0.005
 SIDE = 28
+METHODS = ("WassersteinDictionary", "NMF (squared error)")
 
 
 def digits(n_train: int, n_test: int) -> tuple[np.ndarray, ...]:
@@ -48,63 +58,83 @@ def transport_loss(X: np.ndarray, models: np.ndarray) -> float:
     return float(np.mean(losses - samples.least))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--atoms", type=int, default=9)
-    parser.add_argument("--train", type=int, default=300)
-    parser.add_argument("--test", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=100.0)
-    options = parser.parse_args()
-    X, y, X_new, y_new = digits(options.train, options.test)
-    rows, pictures = {}, {}
+def learned(method: str, unit: dict[str, Any], X: np.ndarray, X_new: np.ndarray) -> tuple[Any, ...]:
+    """Return codes, those of new digits, the models of the latter, and the atoms."""
+    if method == "NMF (squared error)":
+        nmf = NMF(unit["atoms"], init="nndsvda", max_iter=1000, random_state=0)
+        features = nmf.fit_transform(X.reshape(len(X), -1))
+        new = nmf.transform(X_new.reshape(len(X_new), -1))
+        parts = nmf.components_.reshape(-1, SIDE, SIDE)
+        return features, new, nmf.inverse_transform(new).reshape(X_new.shape), parts
+    model = WassersteinDictionary(
+        unit["atoms"], epsilon=EPSILON, max_iter=unit["sweeps"], random_state=0, n_jobs=1
+    ).fit(X)
+    codes = model.transform(X_new)
+    return model.codes_, codes, model.inverse_transform(codes), model.atoms_
+
+
+def work(unit: dict[str, Any]) -> dict[str, Any]:
+    """Fit a method; measure models and classes of new digits; keep the atoms as a picture."""
+    X, y, X_new, y_new = digits(unit["train"], unit["test"])
+    started = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = WassersteinDictionary(
-            options.atoms, epsilon=EPSILON, random_state=0, time_budget=options.seconds
-        ).fit(X)
-        started = time.perf_counter()
-        codes, codes_new = model.codes_, model.transform(X_new)
-        took = time.perf_counter() - started
-        blurred = model.inverse_transform(codes_new)
-        nmf = NMF(options.atoms, init="nndsvda", max_iter=1000, random_state=0)
-        features = nmf.fit_transform(X.reshape(len(X), -1))
-        features_new = nmf.transform(X_new.reshape(len(X_new), -1))
-        parts = nmf.inverse_transform(features_new).reshape(X_new.shape)
-        found = {
-            "WassersteinDictionary": (codes, codes_new, blurred),
-            "NMF (squared error)": (features, features_new, parts),
+        old, new, models, atoms = learned(unit["method"], unit, X, X_new)
+        cpu = time.process_time() - started
+        scale = old.std(axis=0) + 1e-12
+        classifier = LogisticRegression(max_iter=5000).fit(old / scale, y)
+    figure = Figure(figsize=(1.1 * unit["atoms"], 1.3), layout="constrained")
+    for panel, atom in zip(figure.subplots(1, unit["atoms"]), atoms, strict=True):
+        panel.imshow(atom, cmap="gray_r")
+        panel.axis("off")
+    figure.savefig(FOLDER / picture(unit), dpi=90)
+    return {
+        "loss": transport_loss(X_new, models),
+        "error": float(np.linalg.norm(models - X_new) / np.linalg.norm(X_new)),
+        "accuracy": classifier.score(new / scale, y_new),
+        "cpu": cpu,
+    }
+
+
+def picture(unit: dict[str, Any]) -> str:
+    """Return the name of the picture of a unit's atoms."""
+    return f"mnist_{unit['atoms']}_{'nmf' if unit['method'].startswith('NMF') else 'wdl'}.png"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--atoms", type=numbers, default=(9, 16))
+    parser.add_argument("--train", type=int, default=300)
+    parser.add_argument("--test", type=int, default=200)
+    parser.add_argument("--sweeps", type=int, default=30)
+    options = parser.parse_args()
+    sizes = {name: getattr(options, name) for name in ("train", "test", "sweeps")}
+    units = [
+        {"method": method, "atoms": atoms, **sizes} for atoms in options.atoms for method in METHODS
+    ]
+    store = Store(FOLDER / "mnist.csv")
+    run_units(units, work, store)
+    table = store.table(units)
+    shown = pd.DataFrame(
+        {
+            "atoms": table["atoms"],
+            "transport loss of new digits": table["loss"].map("{:.5f}".format),
+            "relative squared error": table["error"].map("{:.3f}".format),
+            "accuracy of classes": table["accuracy"].map("{:.3f}".format),
+            "CPU-seconds": table["cpu"].map("{:.0f}".format),
         }
-        for name, (old, new, models) in found.items():
-            scale = old.std(axis=0) + 1e-12
-            classifier = LogisticRegression(max_iter=5000).fit(old / scale, y)
-            rows[name] = [
-                f"{transport_loss(X_new, models):.4f}",
-                f"{np.linalg.norm(models - X_new) / np.linalg.norm(X_new):.3f}",
-                f"{classifier.score(new / scale, y_new):.3f}",
-            ]
-    pictures["WassersteinDictionary"] = model.atoms_
-    pictures["NMF (squared error)"] = nmf.components_.reshape(-1, SIDE, SIDE)
-    figure = Figure(figsize=(1.1 * options.atoms, 3.0), layout="constrained")
-    for line, (name, atoms) in zip(
-        figure.subplots(2, options.atoms), pictures.items(), strict=True
-    ):
-        for panel, atom in zip(line, atoms, strict=True):
-            panel.imshow(atom, cmap="gray_r")
-            panel.set_xticks([])
-            panel.set_yticks([])
-        line[0].set_ylabel(name, fontsize=7)
-    picture = f"mnist_{options.atoms}.png"
-    figure.savefig(FOLDER / picture, dpi=110)
-    columns = ["transport loss of new digits", "relative squared error", "accuracy of classes"]
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-    text = (
-        f"`{command()}`\n\n{environment()}\n\n![atoms]({picture})\n\n"
-        f"{options.train} digits to learn from, {options.test} new ones, {options.atoms} atoms, "
-        f"squared distance, epsilon {EPSILON}; {model.n_iter_} sweeps, ended by "
-        f"{model.status_.name.lower()}; codes of the new digits took {took:.1f} s. The classes are "
-        f"told by logistic regression on codes.\n\n{markdown(table)}"
     )
-    write_section(FOLDER / "RESULTS.md", f"Figure 5: MNIST, {options.atoms} atoms", text)
+    shown.index = pd.Index(table["method"], name="method")
+    pictures = "\n".join(
+        f"{own['method']}, {own['atoms']} atoms: ![atoms]({picture(own)})\n" for own in units
+    )
+    text = (
+        f"`{command()}`\n\n{environment()}\n\n{pictures}\n"
+        f"{options.train} digits to learn from, {options.test} new ones, squared distance, epsilon "
+        f"{EPSILON}, {options.sweeps} sweeps at most. The classes are told by logistic regression "
+        f"on codes.\n\n{markdown(shown)}"
+    )
+    write_section(FOLDER / "RESULTS.md", "Figure 5: MNIST", text)
 
 
 if __name__ == "__main__":

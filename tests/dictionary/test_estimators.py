@@ -1,5 +1,7 @@
 """What only dictionaries promise: codes, masses, batches, metrics, refusals, barycenters."""
 
+import itertools
+
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
@@ -7,7 +9,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import polyad
 from polyad import LabelledTensor, WassersteinCPDictionary, WassersteinDictionary
+from polyad.core.threads import OutOfTimeError, ended_when
 from polyad.dictionary import wasserstein_barycenter
+from polyad.dictionary.loss import Samples
+from polyad.dictionary.solver import DictionaryProblem, DictionarySolver
 from polyad.exceptions import (
     InvalidInputError,
     InvalidTypeError,
@@ -15,7 +20,7 @@ from polyad.exceptions import (
     TransportWarning,
 )
 from polyad.report import write_report
-from polyad.transport import grid_geometry
+from polyad.transport import MatrixGeometry, grid_geometry
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 BOTH = (WassersteinDictionary, WassersteinCPDictionary)
@@ -188,28 +193,9 @@ def test_weights_of_barycenters():
         wasserstein_barycenter(X, [0, 2, 1])
 
 
-@pytest.mark.parametrize("kind", BOTH)
-def test_moving_all_samples_on_the_torus_moves_the_atoms(kind):
-    X, moved = images(), np.roll(images(), (2, 1), axis=(1, 2))
-    one, two = (small(kind, periodic=True, metric="euclidean").fit(own) for own in (X, moved))
-    atoms = [one.atoms_, two.atoms_]
-    # The start has noise of its own, so that the atoms agree where the fit has forgotten it.
-    assert one.objective_ == pytest.approx(two.objective_, rel=0.3)
-    assert atoms[0].shape == atoms[1].shape
-    problem = one._read_new(one._validate_new(X)).problem
-    other = two._read_new(two._validate_new(moved)).problem
-    factors = [one._atom_factors(one._model()), two._atom_factors(two._model())]
-    flat = [np.roll(own, (2, 1), axis=(1, 2)) for own in atoms[:1]]
-    if kind is WassersteinDictionary:
-        rolled = [flat[0].reshape(2, -1).T]
-    else:
-        rolled = [np.roll(f, s, axis=0) for f, s in zip(factors[0], (2, 1), strict=True)]
-    np.testing.assert_allclose(other.codes(rolled)[1], problem.codes(factors[0])[1], atol=1e-9)
-
-
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
 def test_any_epsilon(epsilon):
-    X = bumps(1, n=24)
+    X = bumps(1, n=32)
     X[X < 0.1] = 0.0
     model = small(WassersteinDictionary, epsilon=epsilon, max_iter=1).fit(X)
     assert np.isfinite(model.atoms_).all()
@@ -327,3 +313,64 @@ EXPECTED = {"check_estimators_dtypes": EMPTY, "check_fit2d_1feature": EMPTY}
 )
 def test_scikit_learn(estimator, check):
     check(estimator)
+
+
+def test_debiased_atoms_are_not_blurred():
+    """The atom of equal samples is their blur, and without bias it is about the sample."""
+    t = np.linspace(0, 1, 10)
+    X = np.tile(np.exp(-((t - 0.5) ** 2) / 0.02), (2, 1))
+    sample, apart = X[0] / X[0].sum(), []
+    for debias in (False, True):
+        model = small(
+            WassersteinDictionary, n_components=1, max_iter=8, tol=0.0, debias=debias
+        ).fit(X)
+        values = model.history_.objective
+        assert all(after <= before for before, after in itertools.pairwise(values))
+        np.testing.assert_allclose(model.transform(X), model.codes_, atol=1e-6)
+        assert -model.score(X) * len(X) == pytest.approx(model.objective_, rel=1e-3, abs=1e-9)
+        apart.append(0.5 * np.abs(model.atoms_[0] - sample).sum())
+    assert apart[1] < 0.4 * apart[0]
+    skewed = np.triu(np.ones((10, 10)), 1)
+    with pytest.raises(InvalidInputError, match="symmetric cost"):
+        small(WassersteinDictionary, metric=skewed, debias=True).fit(X)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_batches_descend(kind):
+    X = images(n_samples=7)
+    model = small(kind, batch_size=3).fit(X)
+    values = model.history_.objective
+    assert all(after <= before for before, after in itertools.pairwise(values))
+    assert values[-1] < values[0]
+    whole, same = small(kind).fit(X), small(kind, batch_size=7).fit(X)
+    np.testing.assert_array_equal(whole.codes_, same.codes_)
+    assert model.objective_ != whole.objective_
+    assert model.objective_ < 1.2 * whole.objective_
+
+
+def test_costs_of_one_way():
+    """Mass of the samples may only move up the line: an atom below them would cost too much."""
+    index = np.arange(8)
+    cost = np.where(index > index[:, None], 0.1 * (index - index[:, None]), 10.0)
+    np.fill_diagonal(cost, 0.0)
+    X = np.zeros((3, 8))
+    X[:, 3] = 1.0
+    up = wasserstein_barycenter(X, geometry=MatrixGeometry(cost, epsilon=0.1))
+    down = wasserstein_barycenter(X, geometry=MatrixGeometry(cost.T, epsilon=0.1))
+    np.testing.assert_allclose(up, np.exp(-cost[3] / 0.1) / np.exp(-cost[3] / 0.1).sum(), atol=1e-6)
+    assert up[:3].sum() < 1e-10
+    assert down[4:].sum() < 1e-10
+    options = {"n_components": 1, "metric": cost, "epsilon": 0.1, "max_iter": 30, "tol": 1e-9}
+    model = small(WassersteinDictionary, **options).fit(X)
+    np.testing.assert_allclose(model.atoms_[0], up, atol=1e-4)
+
+
+def test_the_time_budget_ends_a_sweep():
+    """Sweeps at a tiny epsilon take long: they are given up between blocks of samples."""
+    values = images() / images().sum(axis=(1, 2), keepdims=True)
+    problem = DictionaryProblem(Samples.of(values, grid_geometry((5, 4), 0.05)), (20,))
+    solver = DictionarySolver(problem, (0.1, 0.1), "sweeps")
+    state = solver.begin(problem.start(2, "samples", 0))
+    assert solver.gives_up_steps
+    with ended_when(lambda: True), pytest.raises(OutOfTimeError):
+        solver.step(state)

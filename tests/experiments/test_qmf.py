@@ -52,8 +52,9 @@ def positive_data():
 
 @pytest.fixture
 def coarse(monkeypatch):
-    """Save pictures with few points: that they are drawn is seen of any size."""
+    """Save pictures with few points, drawn once: that they are drawn is seen of any size."""
     save = Figure.savefig
+    monkeypatch.setattr(Figure, "tight_layout", lambda self: None)
     monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: save(self, path, dpi=20))
 
 

@@ -50,6 +50,19 @@ class SlowAndNeeded(Slow):
     needs_finish: ClassVar[bool] = True
 
 
+class SlowWithin(Slow):
+    """An iteration of five blocks, which may be given up."""
+
+    gives_up_steps: ClassVar[bool] = True
+
+    def step(self, state):
+        super().finish(state)
+        return Halving.step(self, state)
+
+    def finish(self, state):
+        return state
+
+
 def fit(kind=Slow, budget=100.0, start=0.0, max_iter=10**6, n_starts=1, **costs):
     clock = FakeClock()
     solver = kind(clock, **costs)
@@ -132,3 +145,15 @@ def test_compiling_is_measured():
     before = compile_seconds()
     njit(lambda x: x + 1)(1)
     assert compile_seconds() > before
+
+
+def test_a_step_is_given_up_at_the_end_of_the_budget():
+    """Two steps of 50 seconds and three blocks of the third; the state is that of the second."""
+    result, seconds = fit(SlowWithin, budget=125.0, block=10.0)
+    assert result.status is Status.TIME_BUDGET
+    assert result.history.n_iter == 2
+    assert result.state.position[0] == 0.25
+    assert seconds == 130.0
+    whole, later = fit(Slow, budget=125.0, step=50.0, block=0.0)
+    assert whole.history.n_iter == 3
+    assert later == 150.0

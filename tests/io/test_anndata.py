@@ -40,7 +40,7 @@ CONTAINERS = {
     "csc_array": sp.csc_array,
     "fortran": np.asfortranarray,
 }
-QUICK = {"max_iter": 3, "tol": 0, "random_state": 0, "n_jobs": 1}
+QUICK = {"max_iter": 1, "tol": 0, "random_state": 0, "n_jobs": 1}
 MODELS = [
     CP(2, **QUICK),
     GeneralizedCP(2, **QUICK),

@@ -87,7 +87,7 @@ def entries(loss, seed=0, shape=(20, 18, 15), rank=2):
 @pytest.mark.parametrize("loss", ["bernoulli", "gamma"])
 def test_heldout_finds_the_rank_of_a_generalized_model(loss):
     """A floor of the gamma data is a component of its own."""
-    X = entries(loss, shape=(14, 12, 10) if loss == "gamma" else (20, 18, 15))
+    X = entries(loss, shape=(11, 10, 9) if loss == "gamma" else (20, 18, 15))
     estimator = GeneralizedCP(loss=loss, tol=1e-3)
     expected = {"bernoulli": 2, "gamma": 3}[loss]
     ranks = [expected - 1, expected, expected + 1]

@@ -128,7 +128,8 @@ def test_mapping_over_some_arguments_and_twice(x64):
         return soft_jax.soft_quantile(x, level)
 
     over_levels = jax.vmap(each, in_axes=(None, 0))
-    found = jax.vmap(jax.vmap(over_levels, in_axes=(0, None)), in_axes=(0, None))(x, levels)
+    over_all = jax.vmap(jax.vmap(over_levels, in_axes=(0, None)), in_axes=(0, None))
+    found = jax.jit(over_all)(x, levels)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     by_level = jax.jit(jax.grad(lambda levels: over_levels(x[0, 0], levels).sum()))(levels)
     pullback = soft.vjp(soft.soft_quantile, np.asarray(x[0, 0]), np.asarray(levels))[1]
@@ -170,7 +171,7 @@ def test_each_argument_keeps_its_type(x64):
 @pytest.mark.parametrize("is_double", [False, True])
 def test_whole_numbers_give_the_default_type(is_double):
     with jax.enable_x64(is_double):
-        value = soft_jax.soft_sort(jnp.array([3, 1, 2]), epsilon=1e-4)
+        value = jax.jit(lambda x: soft_jax.soft_sort(x, epsilon=1e-4))(jnp.array([3, 1, 2]))
         assert value.dtype == jnp.result_type(float)
         np.testing.assert_allclose(value, [1, 2, 3], rtol=1e-6)
         assert soft_jax.soft_quantile([3, 1, 2]).shape == ()

@@ -1,6 +1,7 @@
 """Every way to apply a Gibbs kernel is the dense product."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,12 +12,15 @@ from polyad.transport import (
     ConvolutionGeometry,
     MatrixGeometry,
     SeparableGeometry,
+    convolution,
     graph_cost,
     grid_cost,
     grid_geometry,
+    grids,
+    separable,
+    sinkhorn,
     wasserstein_distance,
 )
-from polyad.transport import geometry as module
 
 EPSILONS = (1e-3, 0.02, 1.0, 100.0)
 
@@ -41,10 +45,8 @@ def products(cost, epsilon, values, logs):
     """Return the two products with the dense kernel."""
     flat, flat_logs = (own.reshape(len(own), -1) for own in (values, logs))
     plain = flat @ np.exp(-cost / epsilon)
-    return (
-        plain.reshape(values.shape),
-        logsumexp(flat_logs[:, None, :] - cost / epsilon, axis=2).reshape(logs.shape),
-    )
+    of_logs = logsumexp(flat_logs[:, None, :] - cost / epsilon, axis=2)
+    return plain.reshape(values.shape), of_logs.reshape(logs.shape)
 
 
 def assert_is_dense(geometry, cost, rng):
@@ -58,7 +60,7 @@ def assert_is_dense(geometry, cost, rng):
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("metric", module.METRICS)
+@pytest.mark.parametrize("metric", grids.METRICS)
 @pytest.mark.parametrize("shape", [(7,), (6, 5), (4, 1, 3)])
 def test_grids(shape, metric, epsilon):
     rng = np.random.default_rng(0)
@@ -76,7 +78,7 @@ def test_grids(shape, metric, epsilon):
         )
 
 
-@pytest.mark.parametrize("metric", module.METRICS)
+@pytest.mark.parametrize("metric", grids.METRICS)
 def test_round_grids_do_not_know_where_they_begin(metric):
     rng = np.random.default_rng(0)
     values = rng.random((2, 6, 5))
@@ -97,21 +99,33 @@ def test_round_grids_do_not_know_where_they_begin(metric):
     assert first[5 * 5] == first[5]  # one step back is as far as one ahead
 
 
-def test_the_direct_sum_and_the_transform_are_the_dense_product(monkeypatch):
-    rng = np.random.default_rng(0)
-    values = np.exp(rng.uniform(0, 5, (3, 9, 8)))
-    for periodic in (False, True):
-        geometry = ConvolutionGeometry(
-            (9, 8), epsilon=0.05, steps=(1 / 8, 1 / 7), periodic=periodic
-        )
-        expected, _ = products(geometry.cost_matrix(), 0.05, values, values)
-        for allowed in (np.inf, -np.inf):
-            monkeypatch.setattr(module, "_FFT_RANGE", allowed)
-            np.testing.assert_allclose(geometry.apply(values), expected, rtol=1e-10)
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize("shape", [(9, 8), (6, 40), (7, 4, 5)])
+def test_the_direct_sum_and_the_transforms_are_the_dense_product(shape, periodic, monkeypatch):
+    values = np.exp(np.random.default_rng(0).uniform(0, 5, (3, *shape)))
+    steps = [1 / (n - 1) for n in shape]
+    # Direct sums, matrices of frequencies, fast transforms; those of (6, 40) are cut at 0.01.
+    for epsilon, allowed, size in itertools.product((0.01, 0.2), (-np.inf, np.inf), (0, 1 << 20)):
+        monkeypatch.setattr(convolution, "_FFT_RANGE", allowed)
+        monkeypatch.setattr(convolution, "_MATRIX_SIZE", size)
+        geometry = ConvolutionGeometry(shape, epsilon=epsilon, steps=steps, periodic=periodic)
+        expected, _ = products(geometry.cost_matrix(), epsilon, values, values)
+        np.testing.assert_allclose(geometry.apply(values), expected, rtol=1e-10)
+
+
+def test_the_error_of_transforms_at_the_end_of_their_range():
+    """One cell of e**12 times the others, which is as much as transforms are used for."""
+    values = np.ones((1, 30, 30))
+    values[0, 3, 27] = np.exp(convolution._FFT_RANGE)
+    for epsilon in (0.005, 0.02, 0.1):
+        geometry = ConvolutionGeometry((30, 30), epsilon=epsilon, steps=(1 / 29, 1 / 29))
+        kernel = np.exp(-geometry.cost_matrix() / epsilon)
+        expected = (values.reshape(1, -1) @ kernel).reshape(values.shape)
+        np.testing.assert_allclose(geometry.apply(values), expected, rtol=1e-10)
 
 
 def test_terms_that_are_left_out_are_rounding(monkeypatch):
-    monkeypatch.setattr(module, "_FFT_RANGE", -np.inf)
+    monkeypatch.setattr(convolution, "_FFT_RANGE", -np.inf)
     geometry = ConvolutionGeometry((40, 5), epsilon=0.01, steps=(1 / 39, 1 / 4))
     assert len(list(geometry._offsets(0.01 * (1 + 37)))) < 40
     values = np.random.default_rng(0).uniform(1, 2, (2, 40, 5))
@@ -121,11 +135,11 @@ def test_terms_that_are_left_out_are_rounding(monkeypatch):
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_the_filter_of_a_long_line_is_its_matrix(epsilon, monkeypatch):
-    monkeypatch.setattr(module, "_FILTER_POINTS", 10)
+    monkeypatch.setattr(separable, "_FILTER_POINTS", 10)
     rng = np.random.default_rng(0)
     for shape, metric in (((30,), "euclidean"), ((12, 3), "cityblock")):
         geometry = grid_geometry(shape, epsilon=epsilon, metric=metric)
-        assert isinstance(geometry._axes[0], module._FilterAxis)
+        assert isinstance(geometry._axes[0], separable._FilterAxis)
         assert_is_dense(geometry, dense_cost(shape, metric), rng)
 
 
@@ -263,8 +277,88 @@ def test_distances_say_how_to_give_images_and_geometries():
     with pytest.raises(InvalidInputError, match=r"a\.ravel\(\)"):
         wasserstein_distance(one, two, grid_cost(4, 3))
     geometry = grid_geometry((4, 3), 0.1)
-    for given in (geometry, [geometry, geometry], grid_geometry((4,), 0.1)):
-        with pytest.raises(InvalidTypeError, match=r"cost_matrix\(\)"):
-            wasserstein_distance(one, two, given)
-    ravelled = wasserstein_distance(one.ravel(), two.ravel(), geometry.cost_matrix())
-    assert ravelled == pytest.approx(0.0, abs=1e-9)
+    with pytest.raises(InvalidTypeError, match=r"cost_matrix\(\)"):
+        wasserstein_distance(one, two, [geometry, geometry])
+    for given, other in ((one, two[:3]), (one.T, two.T), (np.ones(12), np.ones(12))):
+        with pytest.raises(InvalidInputError, match="images of that shape"):
+            wasserstein_distance(given, other, geometry)
+    with pytest.raises(InvalidInputError, match="has its own"):
+        wasserstein_distance(one, two, geometry, epsilon=0.1)
+    with pytest.raises(InvalidInputError, match="masses of image 0 differ"):
+        wasserstein_distance(one, 2 * two, geometry)
+    with pytest.raises(InvalidInputError, match="geometry is of"):
+        sinkhorn(one.ravel(), two.ravel(), geometry)
+    with pytest.raises(InvalidInputError, match="epsilon=None"):
+        sinkhorn([1.0], [1.0], [[0.0]])
+
+
+SKEWED = np.random.default_rng(1).random((12, 12)) * (1 - np.eye(12))
+
+
+@pytest.mark.parametrize("penalty", [None, 0.7])
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        grid_geometry((4, 3), 0.1),
+        grid_geometry((4, 3), 0.002),
+        ConvolutionGeometry((4, 3), epsilon=0.05, steps=(0.3, 0.5)),
+        MatrixGeometry(SKEWED, (4, 3), epsilon=0.05),
+    ],
+    ids=["squared", "logarithms", "distance", "one-way"],
+)
+def test_sinkhorn_of_a_geometry_is_that_of_its_matrix(geometry, penalty):
+    rng = np.random.default_rng(0)
+    a, b = rng.dirichlet(np.ones(12), 2).reshape(2, 4, 3)
+    a[1, 1] = b[0, 2] = 0.0
+    b *= a.sum() / b.sum()
+    options = {"marginal_penalty": penalty, "tol": 1e-10, "max_iter": 50_000}
+    found = sinkhorn(a, b, geometry, **options)
+    expected = sinkhorn(
+        a.ravel(), b.ravel(), geometry.cost_matrix(), epsilon=geometry.epsilon, **options
+    )
+    assert found.converged
+    assert found.plan is None
+    assert found.value == pytest.approx(expected.value, abs=1e-9)
+    plan = np.exp(
+        (found.f.reshape(-1, 1) + found.g.ravel() - geometry.cost_matrix()) / geometry.epsilon - 1
+    )
+    np.testing.assert_allclose(plan, expected.plan, atol=1e-9)
+    if penalty is None:
+        stacks = np.stack([a, b, np.zeros_like(a)]), np.stack([b, a, np.zeros_like(a)])
+        back = sinkhorn(b, a, geometry, **options).value
+        total = wasserstein_distance(*stacks, geometry, tol=1e-10, max_iter=50_000)
+        assert total == pytest.approx(found.value + back, abs=1e-9)
+
+
+def test_costs_of_two_ways():
+    """A product from the rows to the columns, and the way back."""
+    rng = np.random.default_rng(0)
+    axes = [rng.random((n, n)) * (1 - np.eye(n)) for n in (4, 3)]
+    for geometry in (
+        MatrixGeometry(SKEWED, (4, 3), epsilon=0.05),
+        SeparableGeometry(axes, epsilon=0.05),
+    ):
+        back = geometry.transposed
+        np.testing.assert_array_equal(back.cost_matrix(), geometry.cost_matrix().T)
+        assert back.shape == geometry.shape
+        values, logs = rng.random((2, 4, 3)), rng.normal(size=(2, 4, 3))
+        # The dense products of this file are with the columns of a cost.
+        plain, of_logs = products(geometry.cost_matrix(), 0.05, values, logs)
+        np.testing.assert_allclose(back.apply(values), plain, rtol=1e-12)
+        np.testing.assert_allclose(geometry.log_apply(logs), of_logs, atol=1e-12)
+    plain_grid = grid_geometry((4, 3), 0.1)
+    assert plain_grid.transposed is plain_grid
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "euclidean"])
+def test_memory_of_a_large_grid(metric):
+    """50 images of 100 x 100 take less than a fiftieth of the dense kernel of 800 MB."""
+    values = np.ones((50, 100, 100))
+    tracemalloc.start()
+    try:
+        geometry = grid_geometry((100, 100), epsilon=0.02, metric=metric)
+        geometry.apply(values)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000**2 * 8 / 50

@@ -15,6 +15,7 @@ from array_api_compat import device, is_array_api_obj, is_numpy_array
 
 from polyad.augmented.signals.steps import SignalStep
 from polyad.core.arrays import namespace_of, to_numpy
+from polyad.core.threads import cut, run_blocks
 from polyad.cp.rules import double, epsilon_of
 from polyad.data.batches import MemorySource, matching
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Units of rounding by which a mean may miss.
 _ROUNDING_OF_MEANS = 4.0
+# Numbers that stay in a cache from one use to the next.
+_CACHED = 100_000
 # Generators of twins and of the order of samples come from the same seed.
 _TWINS = 1
 
@@ -201,7 +204,7 @@ class AugmentedData:
         n = int(matrix.shape[0])
         mean = xp.mean(matrix, axis=0) if self.center else xp.zeros_like(matrix[0, :])
         if not bool(xp.all(xp.isfinite(mean))):
-            self._squares(matrix, positions)
+            self._sound(squares_of(matrix), positions)
         spread = float(xp.sum(squares_of(matrix - mean[None, :]))) / n
         # Samples that are all the same differ from their mean by rounding.
         rounding = _ROUNDING_OF_MEANS * epsilon_of(matrix.dtype)
@@ -229,20 +232,27 @@ class AugmentedData:
         """
         if centre.spread == 0:
             matrix = 0.0 * matrix
-        elif self.center and self.preprocess.makes_new:
-            matrix -= centre.mean[None, :]
-        elif self.center and place is not None and is_numpy_array(matrix):
-            space = self._spaces.get(place)
-            if space is None or len(space) < len(matrix):
-                space = self._spaces[place] = np.empty_like(matrix)
-            matrix = np.subtract(matrix, centre.mean, out=space[: len(matrix)])
-        elif self.center:
-            matrix = matrix - centre.mean[None, :]
-        return View(matrix, self._squares(matrix, positions) / centre.unit**2, centre.unit)
+            squares = squares_of(matrix)
+        elif self.center and is_numpy_array(matrix):
+            matrix, squares = _about(matrix, centre.mean, self._place(matrix, place))
+        else:
+            matrix = matrix - centre.mean[None, :] if self.center else matrix
+            squares = squares_of(matrix)
+        return View(matrix, self._sound(squares, positions) / centre.unit**2, centre.unit)
 
-    def _squares(self, about: Array, positions: np.ndarray | None) -> Array:
-        """Return the squares of samples, or refuse those that are not finite."""
-        squares = squares_of(about)
+    def _place(self, matrix: np.ndarray, place: int | None) -> np.ndarray:
+        """Return where samples about the centre may be written."""
+        if self.preprocess.makes_new:
+            return matrix
+        if place is None:
+            return np.empty_like(matrix)
+        space = self._spaces.get(place)
+        if space is None or len(space) < len(matrix):
+            space = self._spaces[place] = np.empty_like(matrix)
+        return space[: len(matrix)]
+
+    def _sound(self, squares: Array, positions: np.ndarray | None) -> Array:
+        """Return the squares of samples, or refuse samples that are not finite."""
         sound = to_numpy(namespace_of(squares).isfinite(squares))
         if sound.all():
             return squares
@@ -312,6 +322,18 @@ def squares_of(matrix: Array) -> Array:
     """Return the squared length of each row, summed in double precision if that is cheap."""
     xp = namespace_of(matrix)
     return double(xp.vecdot(matrix, matrix))
+
+
+def _about(matrix: np.ndarray, mean: np.ndarray, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Write rows less their mean; return them and their squares, in one pass over memory."""
+    squares = np.empty(len(matrix))
+
+    def subtract(start: int, stop: int) -> None:
+        own = np.subtract(matrix[start:stop], mean, out=out[start:stop])
+        squares[start:stop] = squares_of(own)
+
+    run_blocks(subtract, cut(len(matrix), max(1, _CACHED // matrix.shape[1])))
+    return out, squares
 
 
 def read_augmentation(augment: Any, n_samples: int | None, shape: tuple[int, ...]) -> Any:

@@ -120,10 +120,20 @@ def read_square(entry: Any, size: int | None, labels: Any, title: str, rule: str
     return matrix
 
 
-def symmetric(matrix: Any, title: str, rule: str) -> Any:
-    """Return a matrix that is symmetric up to rounding, made exactly so."""
+def is_symmetric(matrix: Any) -> bool:
+    """Say whether a matrix is symmetric up to rounding."""
+    return _skewed_at(matrix) is None
+
+
+def _skewed_at(matrix: Any) -> tuple[int, int] | None:
+    """Return where a matrix is first not symmetric, but for rounding."""
     limit = _ASYMMETRY * float(matrix.max())
-    place = _first_where(abs(matrix - matrix.T), lambda skew: skew > limit)
+    return _first_where(abs(matrix - matrix.T), lambda skew: skew > limit)
+
+
+def made_symmetric(matrix: Any, title: str, rule: str) -> Any:
+    """Return a matrix that is symmetric up to rounding, made exactly so."""
+    place = _skewed_at(matrix)
     if place is not None:
         row, column = place
         message = (
@@ -148,11 +158,11 @@ def read_similarities(entry: Any, size: int | None, labels: Any, title: str) -> 
     matrix = read_square(entry, size, labels, title, rule)
     if not is_sparse(matrix):
         np.fill_diagonal(matrix, 0.0)
-        return symmetric(matrix, title, rule)
+        return made_symmetric(matrix, title, rule)
     stored = matrix.tocoo()
     off = stored.coords[0] != stored.coords[1]
     places = (stored.coords[0][off], stored.coords[1][off])
-    return symmetric(csr_array((stored.data[off], places), shape=matrix.shape), title, rule)
+    return made_symmetric(csr_array((stored.data[off], places), shape=matrix.shape), title, rule)
 
 
 def as_frame(entry: Any) -> Any:

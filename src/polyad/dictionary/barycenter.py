@@ -15,7 +15,8 @@ from polyad.core.threads import cut, run_blocks, thread_limit
 from polyad.data.validation import as_tensor_input
 from polyad.dictionary.reading import distributions
 from polyad.exceptions import InvalidInputError, InvalidTypeError, TransportWarning, warn_user
-from polyad.transport.geometry import Geometry, grid_geometry, log, reach_of
+from polyad.transport.geometry import Geometry, log, reach_of
+from polyad.transport.grids import grid_geometry
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -110,43 +111,41 @@ def _projections(
 ) -> tuple[Array, float]:
     """Return the barycenter by iterative Bregman projections, and the last error."""
     xp = namespace_of(values)
-    scales = xp.zeros_like(values)  # logarithms of the scalings of the second margins
-    margins = xp.empty_like(values)  # and of the margins without them
     axes = tuple(range(1, values.ndim))
-    each = (slice(None), *(None,) * (values.ndim - 1))
+    back = geometry.transposed
     # Scalings are as large as exp(largest / epsilon), and so are their inverses.
     is_plain = 2.0 * geometry.largest <= reach_of(values) * geometry.epsilon
-    # Of both, only one is used: scalings, or the logarithms of the samples.
-    plain: Array = xp.ones_like(values) if is_plain else None
+    # Scalings of the second margins, and the margins without them: logarithms unless plain.
+    scales = xp.empty_like(values)
+    margins = xp.ones_like(values) if is_plain else xp.zeros_like(values)
+    log_margins = xp.empty_like(values) if is_plain else margins
     logs: Array = None if is_plain else log(values)
+    mean = xp.zeros_like(values[0, ...])
+    middle = xp.exp(mean)
 
     def project(start: int, stop: int) -> None:
+        own = (slice(start, stop), ...)
         if is_plain:
-            ratio = values[start:stop, ...] / geometry.apply(plain[start:stop, ...])
-            plain[start:stop, ...] = geometry.apply(ratio)
-            margins[start:stop, ...] = xp.log(plain[start:stop, ...])
+            scales[own] = middle / margins[own]
+            margins[own] = back.apply(values[own] / geometry.apply(scales[own]))
+            log_margins[own] = xp.log(margins[own])
         else:
-            back = logs[start:stop, ...] - geometry.log_apply(scales[start:stop, ...])
-            margins[start:stop, ...] = geometry.log_apply(back)
-
-    def rescale(start: int, stop: int) -> None:
-        if is_plain:
-            plain[start:stop, ...] = middle / plain[start:stop, ...]
-        scales[start:stop, ...] = mean - margins[start:stop, ...]
+            scales[own] = mean - margins[own]
+            margins[own] = back.log_apply(logs[own] - geometry.log_apply(scales[own]))
 
     blocks = cut(values.shape[0], max(1, _BLOCK // geometry.n_cells))
     blocks = blocks if is_numpy_array(values) else [(0, values.shape[0])]
     error = math.inf
     for number in range(1, max_iter + 1):
         run_blocks(project, blocks)
-        mean = xp.sum(shares[each] * (scales + margins), axis=0)
+        # The scalings have a weighted geometric mean of one.
+        mean = xp.tensordot(shares, log_margins, axes=1)
         middle = xp.exp(mean)
         if number % _LOOK == 0 or number == max_iter:
-            missed = xp.abs(xp.exp(scales + margins) - middle[None, ...])
-            error = float(xp.max(xp.sum(missed, axis=axes)))
+            scaled = scales * margins if is_plain else xp.exp(scales + margins)
+            error = float(xp.max(xp.sum(xp.abs(scaled - middle[None, ...]), axis=axes)))
             if error <= tol:
                 break
-        run_blocks(rescale, blocks)
     return middle, error
 
 

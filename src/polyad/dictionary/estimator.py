@@ -86,10 +86,11 @@ class WassersteinDictionary(DictionaryFamily):
     {n_init, max_iter, tol}
     metric : {'sqeuclidean', 'euclidean', 'cityblock'} or array, default='sqeuclidean'
         What it costs to move mass between cells: a distance between the points of the grid, whose
-        axes run from 0 to 1, or a symmetric matrix of the cells, the last mode running fastest,
-        such as distances in a graph. Squared and city-block distances are quickest. The squared
-        distance is 1 along an axis, so 2 between the far corners of an image, where
-        :func:`~polyad.transport.grid_cost` has 1: ``epsilon`` is in the unit of the metric.
+        axes run from 0 to 1, or a matrix of the cells, the last mode running fastest, such as
+        distances in a graph: from the cells of samples, its rows, to those of models. Squared
+        and city-block distances are quickest. The squared distance is 1 along an axis, so 2 between
+        the far corners of an image, where :func:`~polyad.transport.grid_cost` has 1: ``epsilon`` is
+        in the unit of the metric.
     periodic : bool, default=False
         Whether the end of each axis is beside its start (a torus), as hours of a day are.
     axis_weights : sequence of float or None, default=None
@@ -104,6 +105,14 @@ class WassersteinDictionary(DictionaryFamily):
     tau : float or (float, float), default=0.1
         The weights of the proximal terms of codes and of atoms, the latter times the number of
         samples. Larger ones make smaller steps. Zero is allowed.
+    debias : bool, default=False
+        Whether half the losses of sample and model to themselves are taken off (the Sinkhorn
+        divergence): atoms are then not blurred by the entropy, and a fit takes several times as
+        long. ``score`` and ``objective_`` are of that loss, which is zero for equal ones.
+    batch_size : int, optional
+        Samples after which the atoms are updated, which takes less memory and, for many samples,
+        fewer sweeps. All by default. A sweep over batches that raises the objective is made again
+        over all samples.
     {time_budget, random_state, n_jobs, warm_start, checkpoint, callbacks, verbose}
 
     Attributes
@@ -169,6 +178,8 @@ class WassersteinDictionary(DictionaryFamily):
         axis_weights: Any = None,
         epsilon: Any = "auto",
         tau: Any = 0.1,
+        debias: bool = False,
+        batch_size: int | None = None,
         time_budget: float | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -187,6 +198,8 @@ class WassersteinDictionary(DictionaryFamily):
         self.axis_weights = axis_weights
         self.epsilon = epsilon
         self.tau = tau
+        self.debias = debias
+        self.batch_size = batch_size
         self.time_budget = time_budget
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -273,8 +286,9 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
     {n_init, max_iter, tol}
     metric : {'sqeuclidean', 'euclidean', 'cityblock'} or array, default='sqeuclidean'
         What it costs to move mass between cells: a distance between the points of the grid, whose
-        axes run from 0 to 1, or a symmetric matrix of the cells, the last mode running fastest. The
-        squared distance is 1 along an axis, so 2 between the far corners of two.
+        axes run from 0 to 1, or a matrix from the cells of samples to those of models, the last
+        mode running fastest. The squared distance is 1 along an axis, so 2 between the far corners
+        of two.
     periodic : bool, default=False
         Whether the end of each axis is beside its start (a torus), as hours of a day are.
     axis_weights : sequence of float or None, default=None
@@ -285,6 +299,10 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
     tau : float or (float, float), default=0.1
         The weights of the proximal terms of codes and of the other factors, the latter times the
         number of samples.
+    debias : bool, default=False
+        Whether the blur of the entropy is taken off: see :class:`~polyad.WassersteinDictionary`.
+    batch_size : int, optional
+        Samples after which the factors of the atoms are updated; all by default.
     {time_budget, random_state, n_jobs, warm_start, checkpoint, callbacks, verbose}
 
     Attributes
@@ -347,6 +365,8 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         axis_weights: Any = None,
         epsilon: Any = "auto",
         tau: Any = 0.1,
+        debias: bool = False,
+        batch_size: int | None = None,
         time_budget: float | None = None,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -365,6 +385,8 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         self.axis_weights = axis_weights
         self.epsilon = epsilon
         self.tau = tau
+        self.debias = debias
+        self.batch_size = batch_size
         self.time_budget = time_budget
         self.random_state = random_state
         self.n_jobs = n_jobs

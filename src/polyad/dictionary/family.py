@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -14,14 +14,14 @@ from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.data.label_values import joined_labels
 from polyad.data.validation import read_features
-from polyad.dictionary.loss import Samples
+from polyad.dictionary.loss import Samples, self_transport
 from polyad.dictionary.reading import distributions, geometry_of, read_masses
 from polyad.dictionary.solver import DictionaryProblem, DictionarySolver
 from polyad.estimators.base import Pattern, ReportSection
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.exceptions import InvalidInputError
-from polyad.transport.geometry import METRICS
+from polyad.transport.grids import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +44,8 @@ DICTIONARY_CONSTRAINTS: dict[str, list[Any]] = {
     "axis_weights": ["array-like", None],
     "epsilon": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
     "tau": [Interval(Real, 0, None, closed="left"), "array-like"],
+    "debias": ["boolean"],
+    "batch_size": [Interval(Integral, 1, None, closed="left"), None],
 }
 
 
@@ -70,6 +72,8 @@ class DictionaryFamily(Factorization):
         axis_weights: Any
         epsilon: Any
         tau: Any
+        debias: bool
+        batch_size: int | None
 
     def _modes(self, grid: tuple[int, ...]) -> tuple[int, ...]:
         """Return the sizes of the factors of a model: the grid, or its cells as one mode."""
@@ -234,7 +238,15 @@ class DictionaryFamily(Factorization):
             weights=self.axis_weights,
             epsilon=self.epsilon if isinstance(self.epsilon, str) else float(self.epsilon),
         )
-        problem = DictionaryProblem(Samples.of(values, geometry), self._modes(geometry.shape))
+        if self.debias and geometry.transposed is not geometry:
+            message = (
+                "debias=True needs a symmetric cost: the loss of a distribution to itself is taken "
+                "off, and metric is a matrix whose ways back cost something else."
+            )
+            raise InvalidInputError(message)
+        half = 0.5 * self_transport(values, geometry)[0] if self.debias else None
+        samples = Samples.of(values, geometry)
+        problem = DictionaryProblem(samples, self._modes(geometry.shape), half)
         return DictionaryData(problem, masses, dtype)
 
     def _tau(self) -> tuple[float, float]:
@@ -253,7 +265,9 @@ class DictionaryFamily(Factorization):
         return pair[0], pair[1]
 
     def _solver(self, problem: DictionaryData) -> DictionarySolver:
-        solver = DictionarySolver(problem.problem, self._tau(), type(self).__name__)
+        solver = DictionarySolver(
+            problem.problem, self._tau(), type(self).__name__, self.batch_size
+        )
         solver.data = problem
         return solver
 

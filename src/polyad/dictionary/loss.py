@@ -13,7 +13,8 @@ e^{g/\varepsilon}`
     \nabla^2 H_x^*(g) = \tfrac1\varepsilon \big(\mathrm{diag}(q) - T^\top \mathrm{diag}(x) T\big)
 
 where ``q`` is the gradient, a distribution, and ``T`` has the rows of the plan, which sum to one.
-(The paper prints the sign of :math:`\log x` wrong, and assumes the symmetric K that we have.)
+(The paper prints the sign of :math:`\log x` wrong, and assumes a symmetric K: where it is not, the
+second K is its transpose.)
 """
 
 from __future__ import annotations
@@ -36,19 +37,24 @@ if TYPE_CHECKING:
 
 # Numbers that a thread takes at a time.
 _BLOCK = 1 << 16
+# The share of a cell below which its slope does not fall, and how far self-transport is solved.
+_LEAST_SHARE = 1e-20
+_SELF_STEPS, _SELF_PRECISION = 1000, 1e-9
 
 
 @dataclass(frozen=True)
 class Samples:
     """Samples on the simplex, the grid in the last axes, and how mass moves between cells.
 
-    ``least`` is the lowest loss of each, that of its blur ``K (x / K 1)``.
+    ``least`` is the lowest loss of each, that of its blur ``K (x / K 1)``. ``tilt`` is the slope of
+    what is taken from the losses, if anything: ``H(y) - <tilt, y>``.
     """
 
     values: Array
     geometry: Geometry
     entropy: Array
     least: Array
+    tilt: Array | None = None
 
     @classmethod
     def of(cls, values: Array, geometry: Geometry) -> Samples:
@@ -64,7 +70,8 @@ class Samples:
     def take(self, rows: Array) -> Samples:
         """Return some of the samples."""
         values, entropy, least = (own[rows] for own in (self.values, self.entropy, self.least))
-        return Samples(values, self.geometry, entropy, least)
+        tilt = None if self.tilt is None else self.tilt[rows, ...]
+        return Samples(values, self.geometry, entropy, least, tilt)
 
     def blurred(self) -> Array:
         """Return the model of the lowest loss of each sample, ``K (x / K 1)``."""
@@ -90,6 +97,7 @@ class Conjugate:
         """Evaluate at potentials ``g``, one array for each sample."""
         xp = namespace_of(potentials)
         geometry, x = samples.geometry, samples.values
+        potentials = potentials if samples.tilt is None else potentials + samples.tilt
         is_plain = geometry.is_plain(potentials)
         value = xp.empty_like(samples.entropy)
         mean, scaled, inverse = (xp.empty_like(potentials) for _ in range(3))
@@ -102,12 +110,12 @@ class Conjugate:
                 alpha = xp.exp(logs - high)
                 moved = geometry.apply(alpha)
                 ratio = xp.where(own > 0, 1.0 / moved, xp.zeros_like(moved))
-                mean[start:stop, ...] = alpha * geometry.apply(own * ratio)
+                mean[start:stop, ...] = alpha * geometry.transposed.apply(own * ratio)
                 scaled[start:stop, ...], inverse[start:stop, ...] = alpha, ratio
                 high_log = xp.log(moved)
             else:
                 high_log = geometry.log_apply(logs - high)
-                back = geometry.log_apply(log(own) - high_log)
+                back = geometry.transposed.log_apply(log(own) - high_log)
                 mean[start:stop, ...] = xp.exp(logs - high + back)
                 scaled[start:stop, ...], inverse[start:stop, ...] = logs - high, -high_log
             value[start:stop] = xp.sum(own * (high_log + high), axis=axes)
@@ -138,26 +146,48 @@ class Conjugate:
 
     def _plan(self, own: Array, start: int, stop: int) -> Array:
         """Return the mean of a direction over where each cell of a sample goes: ``T v``."""
-        apply = self.samples.geometry.apply
+        geometry = self.samples.geometry
         scaled, inverse = self.scaled[start:stop, ...], self.inverse[start:stop, ...]
-        if self.samples.geometry.is_plain(own):
-            return inverse * apply(scaled * own)
-        return self._signed(own, scaled, inverse)
+        if geometry.is_plain(own):
+            return inverse * geometry.apply(scaled * own)
+        return _signed(geometry, own, scaled, inverse)
 
     def _plan_back(self, own: Array, start: int, stop: int) -> Array:
         """Return what the plan brings of numbers in the cells of a sample: ``T' v``."""
-        apply = self.samples.geometry.apply
+        geometry = self.samples.geometry.transposed
         scaled, inverse = self.scaled[start:stop, ...], self.inverse[start:stop, ...]
-        if self.samples.geometry.is_plain(own):
-            return scaled * apply(inverse * own)
-        return self._signed(own, inverse, scaled)
+        if geometry.is_plain(own):
+            return scaled * geometry.apply(inverse * own)
+        return _signed(geometry, own, inverse, scaled)
 
-    def _signed(self, own: Array, before: Array, after: Array) -> Array:
-        """Return ``exp(after) K (exp(before) v)`` of numbers of both signs."""
-        xp = namespace_of(own)
-        log_apply, zeros = self.samples.geometry.log_apply, xp.zeros_like(own)
-        above = xp.exp(log_apply(log(xp.maximum(own, zeros)) + before) + after)
-        return above - xp.exp(log_apply(log(xp.maximum(-own, zeros)) + before) + after)
+
+def _signed(geometry: Geometry, own: Array, before: Array, after: Array) -> Array:
+    """Return ``exp(after) K (exp(before) v)`` of numbers of both signs."""
+    xp = namespace_of(own)
+    zeros = xp.zeros_like(own)
+    above = xp.exp(geometry.log_apply(log(xp.maximum(own, zeros)) + before) + after)
+    return above - xp.exp(geometry.log_apply(log(xp.maximum(-own, zeros)) + before) + after)
+
+
+def self_transport(values: Array, geometry: Geometry) -> tuple[Array, Array]:
+    r"""Return the loss of each distribution to itself, :math:`W(y, y)`, and half its gradient.
+
+    The plan is symmetric, :math:`e^{u_i + u_j} K_{ij}`; the mean of two steps of Sinkhorn finds it.
+    """
+    xp = namespace_of(values)
+    axes, epsilon = grid_axes(values), geometry.epsilon
+    # Cells without mass have none in the plan, but a finite slope.
+    logs = log(xp.maximum(values, xp.full_like(values, _LEAST_SHARE)))
+    scales = 0.5 * logs
+    for _ in range(_SELF_STEPS):
+        missed = logs - scales - geometry.log_apply(scales)
+        scales = scales + 0.5 * missed
+        if float(xp.max(xp.abs(missed * values))) <= _SELF_PRECISION:
+            break
+    mass = xp.sum(xp.exp(scales + geometry.log_apply(scales)), axis=axes)
+    # The value of the dual, whose error is of second order.
+    value = epsilon * (2.0 * xp.sum(values * scales, axis=axes) - mass + 1.0)
+    return value, epsilon * scales
 
 
 def grid_axes(values: Array) -> tuple[int, ...]:
@@ -168,8 +198,6 @@ def grid_axes(values: Array) -> tuple[int, ...]:
 def _by_samples(fill: Callable[[int, int], None], example: Array) -> None:
     """Call a function of a range of samples, for NumPy arrays in blocks on threads."""
     n = example.shape[0]
-    if not is_numpy_array(example):
-        fill(0, n)
-        return
+    step = max(1, _BLOCK // max(1, example[0].size)) if is_numpy_array(example) else n
     with np.errstate(divide="ignore"):
-        run_blocks(fill, cut(n, max(1, _BLOCK // max(1, example[0].size))))
+        run_blocks(fill, cut(n, step))

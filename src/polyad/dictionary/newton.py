@@ -23,8 +23,14 @@ Step
     larger: the two agree at the solution, and a step without T and L is then that of Sinkhorn,
     however far ``q`` is off. Codes are a problem for each sample, with a path of their own.
 End
-    The duality gap is :math:`\langle P, S \rangle` and half of what a Newton step still promises.
-    A block ends when both are below what is asked for.
+    A block ends when :math:`\langle P, S \rangle`, the gap of the bounds, and half of what a Newton
+    step still promises are below the gap that is asked for. The second is an estimate: the exact
+    gap needs the loss of ``L P``, itself a problem of Newton steps. After each sweep the loss is
+    solved to rounding, and a sweep that raised it is made again with a hundredth of the gap.
+Why not semismooth Newton and L-BFGS, one for codes and one for atoms
+    One method serves all blocks, any tau and any number of modes. First order steps crawl: in
+    ``benchmarks/dictionary.py`` 400 gradient steps per block end at a loss of 39.4, and this
+    method at 10.9 in about a fifth of their time.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ from array_api_compat import array_namespace
 from polyad.core.arrays import to_numpy
 from polyad.data.validation import describe_entries, refuse_negative
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.transport.geometry import Geometry, MatrixGeometry, grid_geometry
+from polyad.transport.geometry import Geometry
+from polyad.transport.grids import grid_geometry
+from polyad.transport.separable import MatrixGeometry
 
 if TYPE_CHECKING:
     from polyad.core.arrays import Array
@@ -87,7 +89,7 @@ def geometry_of(
     if isinstance(epsilon, str):
         unit = geometry_of(grid, metric, periodic=periodic, weights=weights, epsilon=1e300)
         usual = max(unit.nearest, _PART_OF_LARGEST * unit.largest) or 1.0
-        return geometry_of(grid, metric, periodic=periodic, weights=weights, epsilon=usual)
+        return unit.with_epsilon(usual)
     if isinstance(metric, Geometry):
         message = (
             f"metric={metric!r} has an epsilon of its own: give metric, periodic and axis_weights "

@@ -8,12 +8,15 @@ less the lowest that any model has: zero if every sample has a model of its own.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from polyad.core.arrays import namespace_of, to_numpy
+from polyad.core.threads import cut_evenly
+from polyad.dictionary.loss import self_transport
 from polyad.dictionary.newton import (
     Block,
     Effort,
@@ -36,6 +39,8 @@ _PRECISION = 1e-11
 _ROUNDING = 1e-14
 # The weight, in epsilon, of half the squares of final codes: those of equal atoms are then equal.
 _CODE_RIDGE = 1e-4
+# Tangents of the debiased loss after which codes are final.
+_DEBIASED_ROUNDS = 20
 # An atom that no sample has more of is dead.
 _DEAD = 1e-6
 # The part of the loss of a batch that its atoms may miss.
@@ -48,26 +53,52 @@ class DictionaryProblem(BlockProblem):
     """Samples, and the shape of the factors of their models.
 
     ``modes`` are the sizes of the factors but that of the samples: the grid, or all of it as one.
+    ``half`` the losses of samples to themselves are given if the loss is the debiased one.
     """
 
     least = 0.0
 
-    def __init__(self, samples: Samples, modes: Sequence[int]) -> None:
-        self.samples, self.modes = samples, tuple(modes)
+    def __init__(self, samples: Samples, modes: Sequence[int], half: Array | None = None) -> None:
+        self.samples, self.modes, self.half = samples, tuple(modes), half
         self.grid = samples.geometry.shape
         self.n_samples = int(samples.values.shape[0])
         geometry = samples.geometry
         self.precision = _PRECISION * geometry.epsilon + _ROUNDING * geometry.largest
         self.floor = 10 * self.precision * self.n_samples
 
+    def take(self, rows: Array) -> DictionaryProblem:
+        """Return the problem of some of the samples."""
+        half = None if self.half is None else self.half[rows]
+        return DictionaryProblem(self.samples.take(rows), self.modes, half)
+
     def value(self, blocks: list[Array], memory: list[Array]) -> tuple[float, list[Array]]:
         """Return the sum of the losses above the lowest; dual and losses are the memory."""
         xp = namespace_of(blocks[0])
         start = memory[0] if memory else xp.zeros_like(self.samples.values)
         model = dense_model(blocks, self.grid)
-        losses, dual = loss_of(self.samples, model, start, Effort(self.precision))
-        losses = losses - self.samples.least
+        losses, dual = self._losses(model, start)
         return float(xp.sum(losses)), [dual, losses]
+
+    def _losses(self, model: Array, start: Array) -> tuple[Array, Array]:
+        """Return the losses of models above the lowest, or the debiased ones; and the dual."""
+        losses, dual = loss_of(self.samples, model, start, Effort(self.precision))
+        if self.half is None:
+            return losses - self.samples.least, dual
+        own, _ = self_transport(model, self.samples.geometry)
+        return losses - self.half - 0.5 * own, dual
+
+    def _solved(self, block: Block, dual: Array, effort: Effort) -> tuple[Array, Array]:
+        """Return the solution of a block problem, and the dual.
+
+        The debiased loss has the concave part ``-W(y, y) / 2``, which is below its tangent at the
+        current model: the loss with that tangent is a block problem again, and never rises.
+        """
+        if self.half is None:
+            return solve_block(self.samples, block, dual, effort)
+        _, tilt = self_transport(block.model(block.origin), self.samples.geometry)
+        tilted = dataclasses.replace(self.samples, tilt=tilt)
+        factor, found = solve_block(tilted, block, dual + tilt, effort)
+        return factor, found - tilt
 
     def minimize(
         self, number: int, blocks: list[Array], memory: list[Array], tau: float, gap: float
@@ -76,12 +107,15 @@ class DictionaryProblem(BlockProblem):
         block = Block(blocks, number, tau, self.grid)
         share = self.n_samples if block.is_separable else 1
         effort = Effort(max(gap / share, self.precision))
-        factor, dual = solve_block(self.samples, block, memory[0], effort)
+        factor, dual = self._solved(block, memory[0], effort)
         return factor, [dual, memory[1]]
 
     def gradient(self, number: int, blocks: list[Array], memory: list[Array]) -> Array:
         """Return the gradient by a factor: minus the adjoint of the dual."""
-        return -Block(blocks, number, 0.0, self.grid).adjoint(memory[0])
+        block, slope = Block(blocks, number, 0.0, self.grid), memory[0]
+        if self.half is not None:
+            slope = slope + self_transport(dense_model(blocks, self.grid), self.samples.geometry)[1]
+        return -block.adjoint(slope)
 
     def project(self, number: int, block: Array) -> Array:
         """Return the nearest factor on the simplices."""
@@ -148,12 +182,13 @@ class DictionaryProblem(BlockProblem):
         model = dense_model(factors, self.grid)
         epsilon = self.samples.geometry.epsilon
         _, dual = loss_of(self.samples, model, zeros, Effort(1e-3 * epsilon))
-        block = Block(factors, 0, _CODE_RIDGE * epsilon, self.grid)
-        found, dual = solve_block(self.samples, block, dual, Effort(self.precision, 60))
-        found = found / xp.sum(found, axis=1, keepdims=True)
-        model = dense_model([found, *atoms], self.grid)
-        losses, _ = loss_of(self.samples, model, dual, Effort(self.precision))
-        return found, losses - self.samples.least
+        found = equal
+        for _ in range(1 if self.half is None else _DEBIASED_ROUNDS):
+            block = Block([found, *atoms], 0, _CODE_RIDGE * epsilon, self.grid)
+            found, dual = self._solved(block, dual, Effort(self.precision, 60))
+            found = found / xp.sum(found, axis=1, keepdims=True)
+        losses, _ = self._losses(dense_model([found, *atoms], self.grid), dual)
+        return found, losses
 
     def moved(self, atoms: list[Array], tau: float, share: float) -> tuple[Array, list[Array]]:
         """Move atoms a part of the way to those that are best for these samples; and the codes."""
@@ -171,19 +206,58 @@ class DictionaryProblem(BlockProblem):
 class DictionarySolver(BlockSolver):
     """Sweeps over codes and atoms; the codes are solved for once more at the end."""
 
+    gives_up_steps: ClassVar[bool] = True
     problem: DictionaryProblem
     #: What the problem was made of, for those who read the state.
     data: Any
 
-    def __init__(self, problem: DictionaryProblem, tau: tuple[float, float], name: str) -> None:
+    def __init__(
+        self,
+        problem: DictionaryProblem,
+        tau: tuple[float, float],
+        name: str,
+        batch_size: int | None = None,
+    ) -> None:
         codes, atoms = tau
         # f is a sum over samples, of which each has its own codes, but all have the same atoms.
-        super().__init__(problem, [codes, *[atoms * problem.n_samples] * len(problem.modes)])
+        self.weights = [codes, *[atoms * problem.n_samples] * len(problem.modes)]
+        super().__init__(problem, self.weights)
         self.name = name
+        self.batch_size = problem.n_samples if batch_size is None else batch_size
         # The codes of a model are those of transform, with a ridge that costs next to nothing.
         self.finish_cost = _CODE_RIDGE * problem.samples.geometry.epsilon * problem.n_samples
         # The loss above the lowest may come near to zero, where a part of it says nothing.
         self.scale = problem.n_samples * problem.samples.geometry.epsilon
+
+    def step(self, state: BlockState) -> BlockState:
+        """Return the state after a sweep: over batches, unless that raises the loss."""
+        if self.batch_size < self.problem.n_samples:
+            moved = self._swept_by_batches(state)
+            if moved.value < state.value:
+                return moved
+        return super().step(state)
+
+    def _swept_by_batches(self, state: BlockState) -> BlockState:
+        """Update codes and atoms batch by batch, each atom held by the proximal term of all."""
+        xp = namespace_of(state.blocks[0])
+        problem, gap = self.problem, state.gap
+        blocks = self.problem.revived(list(state.blocks), state.memory)
+        blocks[0], dual = (xp.asarray(own, copy=True) for own in (blocks[0], state.memory[0]))
+        order = np.random.default_rng(state.n_sweeps).permutation(problem.n_samples)
+        for start, stop in cut_evenly(problem.n_samples, self.batch_size):
+            rows = xp.asarray(np.sort(order[start:stop]), device=dual.device)
+            part = problem.take(rows)
+            own = [blocks[0][rows, :], *blocks[1:]]
+            memory = [dual[rows, ...], state.memory[1][rows]]
+            share = max(gap * part.n_samples / problem.n_samples, part.floor)
+            for k, tau in enumerate(self.weights):
+                own[k], memory = part.minimize(k, own, memory, tau, share)
+            blocks[0][rows, :], dual[rows, ...] = own[0], memory[0]
+            blocks[1:] = own[1:]
+        value, memory = problem.value(blocks, [dual, state.memory[1]])
+        measured = self._stationarity(blocks, memory, math.inf)
+        following = max(min(gap, abs(state.value - value) / 10), self.floor)
+        return BlockState(blocks, memory, value, following, measured, state.n_sweeps + 1)
 
     def finish(self, state: BlockState) -> BlockState:
         """Return the state with codes that depend on the atoms alone."""

@@ -91,6 +91,9 @@ class Solver(ABC, Generic[S]):
     #: Whether nothing can be delivered before ``finish``: it then counts whatever it gives, and
     #: however long it takes, which is about the time of an iteration.
     needs_finish: ClassVar[bool] = False
+    #: Whether the end of the time budget ends an iteration that is under way, of which nothing is
+    #: kept: for those that may take many seconds.
+    gives_up_steps: ClassVar[bool] = False
     #: How much worse than the last iteration the finished state may be, beside rounding.
     finish_cost: float = 0.0
     #: The objective of a model of zeros, once the fit is finished: one above it has diverged.
@@ -275,7 +278,7 @@ def run(
                     result.status = Status.TIME_BUDGET
                 if result.status is not None:
                     break
-                objective = _advance(solver, result, options.clock, earlier)
+                objective = _advance(solver, result, options, earlier)
                 endings.add(objective)
                 bar.update(history.n_iter, objective)
                 if save is not None:
@@ -285,6 +288,8 @@ def run(
                     break
         except KeyboardInterrupt:
             result.status = Status.INTERRUPTED
+        except OutOfTimeError:
+            result.status = Status.TIME_BUDGET
     return result
 
 
@@ -331,10 +336,14 @@ def _finished(solver: Solver[S], state: S, options: FitOptions) -> S:
         return solver.finish(state)
 
 
-def _advance(solver: Solver[S], result: FitResult[S], clock: Clock, earlier: float) -> float:
+def _advance(solver: Solver[S], result: FitResult[S], options: FitOptions, earlier: float) -> float:
     """Make a step and record it, at the time of the clock and what came earlier."""
-    history = result.history
-    state = solver.step(result.last)
+    history, clock, budget = result.history, options.clock, options.time_budget
+    if solver.gives_up_steps and budget is not None:
+        with ended_when(lambda: clock.seconds() >= budget):
+            state = solver.step(result.last)
+    else:
+        state = solver.step(result.last)
     objective = float(solver.objective(state))
     if not math.isfinite(objective):
         message = (

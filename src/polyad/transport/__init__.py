@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polyad.transport.convolution import ConvolutionGeometry
 from polyad.transport.costs import (
     cosine_cost,
     graph_cost,
@@ -14,13 +15,9 @@ from polyad.transport.costs import (
 )
 from polyad.transport.distance import wasserstein_distance
 from polyad.transport.fibres import FibreSolution, FibreTransport, SparseFibres
-from polyad.transport.geometry import (
-    ConvolutionGeometry,
-    Geometry,
-    MatrixGeometry,
-    SeparableGeometry,
-    grid_geometry,
-)
+from polyad.transport.geometry import Geometry
+from polyad.transport.grids import grid_geometry
+from polyad.transport.separable import MatrixGeometry, SeparableGeometry
 from polyad.transport.sinkhorn import SinkhornResult, sinkhorn
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.core.threads import as_slices, cut
-from polyad.data.mode_matrices import read_square, symmetric
+from polyad.data.mode_matrices import is_symmetric, made_symmetric, read_square
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -250,6 +250,7 @@ def validate_cost(
     labels: Sequence[Any] | NDArray[Any] | None = None,
     *,
     mode_title: str = "the mode",
+    symmetric: bool = True,
 ) -> NDArray[np.float64]:
     """Check a cost matrix, and bring it into the order of the labels.
 
@@ -266,11 +267,13 @@ def validate_cost(
         The labels of the mode, in its order.
     mode_title : str
         What errors call the mode.
+    symmetric : bool, default=True
+        Whether costs that are not symmetric are refused.
 
     Returns
     -------
     ndarray of shape (size, size)
-        Exactly symmetric, float64.
+        Of float64; exactly symmetric if the cost is symmetric up to rounding.
     """
     if size == 0:
         message = f"There is nothing to move: {mode_title} has no positions."
@@ -288,8 +291,9 @@ def validate_cost(
         i = int(on_diagonal[0])
         message = f"{title} is not zero on the diagonal: {matrix[i, i]} at ({i}, {i}). {_RULE}"
         raise InvalidInputError(message)
-    checked: NDArray[np.float64] = symmetric(matrix, title, _RULE)
-    return checked
+    if not symmetric and not is_symmetric(matrix):
+        return np.asarray(matrix)
+    return np.asarray(made_symmetric(matrix, title, _RULE))
 
 
 def check_range(largest: float, epsilon: float, marginal_penalty: float = 0.0) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError, warn_user
 from polyad.transport.costs import number_cells, validate_cost
+from polyad.transport.geometry import Geometry
 from polyad.transport.sinkhorn import check_masses, sinkhorn
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _MASS_RTOL = {4: 1e-4, 8: 1e-6}
 def wasserstein_distance(
     x: ArrayLike | coo_array[Any, Any],
     y: ArrayLike | coo_array[Any, Any],
-    cost: ArrayLike | Sequence[ArrayLike],
+    cost: ArrayLike | Sequence[ArrayLike] | Geometry,
     *,
     epsilon: float | None = None,
     tol: float = 1e-9,
@@ -51,7 +52,9 @@ def wasserstein_distance(
         refused.
     cost : array-like of shape (size, size), or one for each mode
         One matrix compares vectors, or the columns of matrices. A sequence with one matrix for each
-        mode compares tensors, of order two too. A labelled table is matched by label.
+        mode compares tensors, of order two too. A labelled table is matched by label. A
+        :class:`~polyad.transport.Geometry` compares images of its grid, or stacks of them pair by
+        pair, with its own epsilon and without a matrix of all pairs of cells.
     epsilon : float, optional
         Strength of the entropy: ``<C, T> + epsilon sum T log T`` is minimised, the paper's
         ``1 / rho``. Without it the linear program is solved.
@@ -77,6 +80,8 @@ def wasserstein_distance(
     >>> wasserstein_distance([0.5, 0.5, 0.0], [0.2, 0.3, 0.5], 1 - np.eye(3))
     0.5
     """
+    if isinstance(cost, Geometry):
+        return _of_images(x, y, cost, epsilon=epsilon, tol=tol, max_iter=max_iter)
     first, second = _as_coo(x, "x"), _as_coo(y, "y")
     _refuse_other_labels(x, y)
     if first.shape != second.shape:
@@ -107,12 +112,45 @@ def wasserstein_distance(
                 )
                 total += result.value
                 unsolved += not result.converged
+    _warn_about(unsolved, max_iter)
+    return total
+
+
+def _warn_about(unsolved: int, max_iter: int) -> None:
+    """Tell of problems that had not converged, if there are some."""
     if unsolved:
         message = (
             f"{unsolved} of the transport problems had not converged after max_iter={max_iter} "
             "steps. Increase max_iter, tol or epsilon; epsilon=None solves without entropy."
         )
         warn_user(message, RuntimeWarning)
+
+
+def _of_images(x: Any, y: Any, geometry: Geometry, *, epsilon: Any, **limits: Any) -> float:
+    """Return the sum of the distances of images of a grid, pair by pair."""
+    pair = [_as_coo(own, name).toarray() for own, name in ((x, "x"), (y, "y"))]
+    pair = [
+        own[:, 0] if np.ndim(given) == 1 else own for own, given in zip(pair, (x, y), strict=True)
+    ]
+    shapes = [own.shape for own in pair]
+    n_axes = len(geometry.shape)
+    if shapes[0] != shapes[1] or shapes[0][max(0, len(shapes[0]) - n_axes) :] != geometry.shape:
+        message = (
+            f"x and y have the shapes {shapes[0]} and {shapes[1]}: with a geometry of "
+            f"{geometry.shape} both are images of that shape, or stacks of as many."
+        )
+        raise InvalidInputError(message)
+    _refuse_other_labels(x, y)
+    total, unsolved = 0.0, 0
+    images = [own.reshape(-1, *geometry.shape) for own in pair]
+    for number, (a, b) in enumerate(zip(*images, strict=True)):
+        rtol = _MASS_RTOL[4 if np.float32 in (a.dtype, b.dtype) else 8]
+        check_masses(float(a.sum()), float(b.sum()), f"image {number}", rtol=rtol)
+        scale = float(a.sum()) / float(b.sum()) if b.any() else 1.0
+        result = sinkhorn(a, b * scale, geometry, epsilon=epsilon, **limits)
+        total += result.value
+        unsolved += not result.converged
+    _warn_about(unsolved, limits["max_iter"])
     return total
 
 
@@ -173,8 +211,6 @@ def _costs(
     is_one = hasattr(cost, "shape") and len(cost.shape) == 2
     if isinstance(cost, list | tuple) and len(cost) and np.ndim(cost[0]) == 1:
         is_one = True  # a matrix as lists of numbers
-    if hasattr(cost, "cost_matrix"):
-        is_one = True  # a geometry, which is refused as a matrix
     given = {0: cost} if is_one else dict(enumerate(cost))
     if (is_one and len(shape) > 2) or (not is_one and len(given) != len(shape)):
         message = (

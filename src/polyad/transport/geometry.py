@@ -1,7 +1,8 @@
 r"""How a Gibbs kernel ``K = exp(-cost / epsilon)`` is applied, by its form where it has one.
 
-A geometry knows the cells of a grid, a symmetric cost between them and the strength ``epsilon`` of
-the entropy. It multiplies arrays whose last axes are the grid by K, one grid or many at once:
+A geometry knows the cells of a grid, the cost of moving mass between them and the strength
+``epsilon`` of the entropy. It multiplies arrays whose last axes are the grid by K, one grid or many
+at once:
 
 ``SeparableGeometry``
     Costs that add over axes: squared and city-block distances on product grids, plain or round
@@ -11,8 +12,10 @@ the entropy. It multiplies arrays whose last axes are the grid by K, one grid or
 ``ConvolutionGeometry``
     The plain Euclidean distance of large grids, which does not add over axes but depends on
     differences only. A direct sum over differences, cut where terms are below the rounding of the
-    result, or, where the dynamic range allows, a fast Fourier transform, whose error is relative to
-    the largest number: both are within ``1e-10`` of the dense product, entry by entry.
+    result, or, where the dynamic range allows, Fourier transforms, whose error is relative to the
+    largest number: both are within ``1e-10`` of the dense product, entry by entry. Up to some 200 x
+    200 cells only the last axis is transformed, by a matrix, which leaves a matrix of the first
+    axis for each frequency: three products of matrices, quicker there than fast transforms.
 
 ``log_apply`` is the same for logarithms, for any epsilon. Terms beside which others vanish are kept
 by cutting each axis into blocks within which costs differ by no more than the exponents of the
@@ -23,43 +26,30 @@ Arrays of NumPy, torch and others of the array API stay what and where they are.
 
 from __future__ import annotations
 
-import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from array_api_compat import device, is_array_api_obj, is_numpy_array
 
 from polyad.core.arrays import namespace_of
-from polyad.core.threads import cut, run_blocks
+from polyad.core.threads import current_threads, cut, run_blocks, thread_limit
 from polyad.exceptions import InvalidInputError, InvalidTypeError
-from polyad.transport.costs import check_range, validate_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from polyad.core.arrays import Array
 
     Matrix = NDArray[np.float64]
 
-Metric = Literal["sqeuclidean", "euclidean", "cityblock"]
-METRICS: tuple[Metric, ...] = get_args(Metric)
-
 # Exponents that a number type reaches, with room for sums: of the smallest normal numbers.
 _REACH, _SINGLE_REACH = 600.0, 70.0
-# The dynamic range, as an exponent, below which the error of a Fourier transform is 1e-10.
-_FFT_RANGE = 12.0
-# Terms of a sum that are smaller than the largest by this exponent are rounding.
-_ROUNDING = 37.0
-# Plain distances on grids of at most so many cells are a matrix: 72 MB.
-_DENSE_CELLS = 3000
-# Points of an axis from which two passes of a filter are quicker than a product of matrices.
-_FILTER_POINTS = 1024
 # Numbers that a thread takes at a time.
 _BLOCK = 1 << 17
 # The largest length of an axis or a step, and one over the smallest: their squares are finite.
@@ -140,6 +130,15 @@ class Geometry(ABC):
         high = finite_or_zero(xp.max(logs, axis=axes, keepdims=True))
         return log(self.apply(xp.exp(logs - high))) + high
 
+    @property
+    def transposed(self) -> Geometry:
+        """The same with the cost of the way back; itself where that is equal."""
+        return self
+
+    @abstractmethod
+    def with_epsilon(self, epsilon: float) -> Geometry:
+        """Return the same cells and costs with another strength of the entropy."""
+
     @abstractmethod
     def cost_matrix(self) -> Matrix:
         """Return the cost of all pairs of cells, the last axis of the grid running fastest."""
@@ -167,383 +166,13 @@ class Geometry(ABC):
         def fill(start: int, stop: int) -> None:
             result[start:stop] = function(stacked[start:stop])
 
-        run_blocks(fill, cut(n, step))
+        # Blocks that each use all threads of the linear algebra would be in each other's way.
+        with thread_limit(current_threads()):
+            run_blocks(fill, cut(n, step))
         return result.reshape(given)
 
 
-class SeparableGeometry(Geometry):
-    """Costs that add over the axes of a grid.
-
-    Parameters
-    ----------
-    costs : sequence of arrays of shape (n_k, n_k)
-        The cost along each axis; one matrix is a grid of one axis, for any cost.
-    epsilon : float
-        The strength of the entropy.
-    steps : sequence of (float or None), optional
-        For each axis the distance of neighbours, if its cost is the distance of even points on a
-        line, or None: long ones are then filtered.
-    """
-
-    def __init__(
-        self,
-        costs: Sequence[ArrayLike],
-        *,
-        epsilon: float,
-        steps: Sequence[float | None] | None = None,
-    ) -> None:
-        self.epsilon = check_epsilon(epsilon)
-        if isinstance(costs, str) or not isinstance(costs, Iterable):
-            message = f"costs={costs!r} is not a sequence of matrices, one for each axis."
-            raise InvalidTypeError(message)
-        matrices = [validate_cost(cost, mode_title=f"axis {k}") for k, cost in enumerate(costs)]
-        self.shape = check_shape([len(matrix) for matrix in matrices])
-        self.largest = sum(float(matrix.max()) for matrix in matrices)
-        self.nearest = _least_above_zero(matrices)
-        check_range(self.largest, self.epsilon)
-        even: Sequence[float | None] = [None] * len(matrices) if steps is None else list(steps)
-        _lengths("steps", [1.0 if step is None else step for step in even], len(matrices))
-        self._axes: list[_Axis] = [
-            _FilterAxis(matrix, self.epsilon, step)
-            if step is not None and len(matrix) >= _FILTER_POINTS
-            else _MatrixAxis(matrix, self.epsilon)
-            for matrix, step in zip(matrices, even, strict=True)
-        ]
-
-    def cost_matrix(self) -> Matrix:
-        """Return the cost of all pairs of cells, the last axis of the grid running fastest."""
-        total = np.zeros((1, 1))
-        for axis in self._axes:
-            n, m = len(total), len(axis.cost)
-            total = total[:, None, :, None] + axis.cost[None, :, None, :]
-            total = total.reshape(n * m, n * m)
-        return total
-
-    def _apply(self, values: Array) -> Array:
-        for k, axis in enumerate(self._axes):
-            values = _along(axis.apply, values, k + 1)
-        return values
-
-    def _log_apply(self, logs: Array) -> Array:
-        for k, axis in enumerate(self._axes):
-            logs = _along(axis.log_apply, logs, k + 1)
-        return logs
-
-
-class ConvolutionGeometry(Geometry):
-    """The plain Euclidean distance between the points of a grid of two axes or more.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Points along each axis.
-    epsilon : float
-        The strength of the entropy.
-    steps : sequence of float
-        The distance of neighbours along each axis.
-    periodic : bool, default=False
-        Whether the grid is round: the end of an axis is beside its start.
-    """
-
-    def __init__(
-        self,
-        shape: Sequence[int],
-        *,
-        epsilon: float,
-        steps: Sequence[float],
-        periodic: bool = False,
-    ) -> None:
-        self.epsilon = check_epsilon(epsilon)
-        self.shape, self.periodic = check_shape(shape), periodic
-        self.steps = _lengths("steps", steps, len(self.shape))
-        # Along each axis the distances of all differences, from zero on; round ones come back.
-        self._distances = []
-        for n, step in zip(self.shape, self.steps, strict=True):
-            index = np.arange(n)
-            reached = np.minimum(index, n - index) if periodic else index
-            self._distances.append(step * reached)
-        self.largest = math.hypot(*(float(own.max()) for own in self._distances))
-        self.nearest = _least_above_zero(self._distances)
-        check_range(self.largest, self.epsilon)
-        self._spectra: dict[Any, Array] = {}
-        self._rows: dict[tuple[int, ...], _MatrixAxis] = {}
-
-    def cost_matrix(self) -> Matrix:
-        """Return the cost of all pairs of cells, the last axis of the grid running fastest."""
-        total = np.zeros((self.n_cells, self.n_cells))
-        for index, own in zip(np.indices(self.shape), self._distances, strict=True):
-            flat = index.ravel()
-            total += own[np.abs(flat[:, None] - flat)] ** 2
-        return np.asarray(np.sqrt(total))
-
-    def _apply(self, values: Array) -> Array:
-        span = _dynamic_range(values)
-        if min(span, self.largest / self.epsilon) <= _FFT_RANGE:
-            return self._transformed(values)
-        # A term is at most exp(span - distance / epsilon) times the one of the cell itself.
-        radius = self.epsilon * (span + _ROUNDING)
-        result = namespace_of(values).zeros_like(values)
-        for offset, targets, sources in self._offsets(radius):
-            result[targets] += _along(self._row(offset).apply, values[sources], -1)
-        return result
-
-    def _log_apply(self, logs: Array) -> Array:
-        xp = namespace_of(logs)
-        result = xp.full_like(logs, -math.inf)
-        for offset, targets, sources in self._offsets(math.inf):
-            further = _along(self._row(offset).log_apply, logs[sources], -1)
-            result[targets] = xp.logaddexp(result[targets], further)
-        return result
-
-    def _row(self, offset: tuple[int, ...]) -> _MatrixAxis:
-        """Return the kernel between the last axes of cells whose others differ by an offset."""
-        key = tuple(map(abs, offset))
-        if key not in self._rows:
-            apart = sum(own[k] ** 2 for own, k in zip(self._distances, key, strict=False))
-            index = np.arange(self.shape[-1])
-            last = self._distances[-1][np.abs(index[:, None] - index)]
-            self._rows[key] = _MatrixAxis(np.sqrt(apart + last**2), self.epsilon)
-        return self._rows[key]
-
-    def _offsets(self, radius: float) -> Any:
-        """Yield the differences of all axes but the last, and which cells they lead to and from."""
-        ranges = []
-        for n, own in zip(self.shape[:-1], self._distances, strict=False):
-            near = [k for k in range(n) if own[k] <= radius]
-            both = near if self.periodic else [*(-k for k in near if k), *near]
-            ranges.append(both)
-        for offset in itertools.product(*ranges):
-            pieces = [
-                _overlaps(n, k, periodic=self.periodic)
-                for n, k in zip(self.shape, offset, strict=False)
-            ]
-            for piece in itertools.product(*pieces):
-                targets, sources = zip(*piece, strict=True)
-                yield offset, (slice(None), *targets), (slice(None), *sources)
-
-    def _transformed(self, values: Array) -> Array:
-        """Return K times numbers by Fourier transforms, padded unless the grid is round."""
-        axes = tuple(range(1, 1 + len(self.shape)))
-        sizes = self.shape if self.periodic else tuple(2 * n for n in self.shape)
-        cut_back = (slice(None), *(slice(0, n) for n in self.shape))
-        fft: Any
-        if is_numpy_array(values):
-            from scipy import fft
-        else:
-            fft = namespace_of(values).fft
-        spectrum = self._spectrum(values, sizes)
-        product = fft.rfftn(values, s=sizes, axes=axes) * spectrum
-        return fft.irfftn(product, s=sizes, axes=axes)[cut_back]
-
-    def _spectrum(self, example: Array, sizes: tuple[int, ...]) -> Array:
-        """Return the Fourier transform of the kernel, in the namespace of an array."""
-        key = _place_of(example)
-        if key not in self._spectra:
-            squares = np.zeros((1,) * len(sizes))
-            for k, (size, step) in enumerate(zip(sizes, self.steps, strict=True)):
-                index = np.arange(size)
-                own = step * np.minimum(index, size - index)
-                squares = squares + np.expand_dims(own**2, [j for j in range(len(sizes)) if j != k])
-            spectrum = np.fft.rfftn(np.exp(-np.sqrt(squares) / self.epsilon))
-            self._spectra[key] = _like(spectrum.real, example)
-        return self._spectra[key]
-
-
-class _Axis(ABC):
-    """The kernel along the middle one of three axes."""
-
-    cost: Matrix
-
-    @abstractmethod
-    def apply(self, values: Array) -> Array:
-        """Return the product with numbers."""
-
-    @abstractmethod
-    def log_apply(self, logs: Array) -> Array:
-        """Return the logarithm of the product with exponentials."""
-
-
-class _MatrixAxis(_Axis):
-    """A kernel as a matrix."""
-
-    def __init__(self, cost: Matrix, epsilon: float) -> None:
-        self.cost, self.epsilon = cost, epsilon
-        self._kernels: dict[Any, Array] = {}
-        self._blocks: dict[Any, list[tuple[slice, Array, Array]]] = {}
-
-    def apply(self, values: Array) -> Array:
-        """Return the product with numbers."""
-        key = _place_of(values)
-        if key not in self._kernels:
-            self._kernels[key] = _like(np.exp(-self.cost / self.epsilon), values)
-        return _multiply(self._kernels[key], values)
-
-    def log_apply(self, logs: Array) -> Array:
-        """Return the logarithm of the product with exponentials, block by block."""
-        xp = namespace_of(logs)
-        total = xp.full_like(logs, -math.inf)
-        for columns, shifts, kernel in self._cut(logs):
-            part = logs[:, columns, :]
-            high = finite_or_zero(xp.max(part, axis=1, keepdims=True))
-            own = log(_multiply(kernel, xp.exp(part - high))) + high + shifts
-            total = xp.logaddexp(total, own)
-        return total
-
-    def _cut(self, example: Array) -> list[tuple[slice, Array, Array]]:
-        """Return blocks of columns, the largest exponents of their rows, and what is left."""
-        key = _place_of(example)
-        if key not in self._blocks:
-            reach = reach_of(example) * self.epsilon
-            blocks, start = [], 0
-            while start < len(self.cost):
-                high = np.maximum.accumulate(self.cost[:, start:], axis=1)
-                low = np.minimum.accumulate(self.cost[:, start:], axis=1)
-                # Costs of one column are one number: a block has a column at least.
-                stop = start + int(np.sum((high - low).max(axis=0) <= reach))
-                part = self.cost[:, start:stop] / -self.epsilon
-                shifts = part.max(axis=1, keepdims=True)
-                kernel = np.exp(part - shifts)
-                blocks.append((slice(start, stop), _like(shifts, example), _like(kernel, example)))
-                start = stop
-            self._blocks[key] = blocks
-        return self._blocks[key]
-
-
-class _FilterAxis(_Axis):
-    """The kernel of the distance of even points: two passes of a recursive filter."""
-
-    def __init__(self, cost: Matrix, epsilon: float, step: float) -> None:
-        self.cost, self.decay = cost, -step / epsilon
-
-    def apply(self, values: Array) -> Array:
-        """Add what comes from the left to what comes from the right."""
-        xp = namespace_of(values)
-        rows = [values[:, k, :] for k in range(values.shape[1])]
-        ratio = math.exp(self.decay)
-        sums = [rows[0]]
-        for row in rows[1:]:
-            sums.append(row + ratio * sums[-1])
-        backward = xp.zeros_like(rows[0])
-        for k in range(len(rows) - 2, -1, -1):
-            backward = ratio * (backward + rows[k + 1])
-            sums[k] = sums[k] + backward
-        return xp.stack(sums, axis=1)
-
-    def log_apply(self, logs: Array) -> Array:
-        """Do the same with logarithms."""
-        xp = namespace_of(logs)
-        rows = [logs[:, k, :] for k in range(logs.shape[1])]
-        sums = [rows[0]]
-        for row in rows[1:]:
-            sums.append(xp.logaddexp(row, sums[-1] + self.decay))
-        backward = xp.full_like(rows[0], -math.inf)
-        for k in range(len(rows) - 2, -1, -1):
-            backward = xp.logaddexp(backward, rows[k + 1]) + self.decay
-            sums[k] = xp.logaddexp(sums[k], backward)
-        return xp.stack(sums, axis=1)
-
-
-def grid_geometry(
-    shape: Sequence[int],
-    epsilon: float,
-    *,
-    metric: Metric = "sqeuclidean",
-    periodic: bool = False,
-    axis_weights: Sequence[float] | None = None,
-) -> Geometry:
-    """Return the geometry of the points of a grid, whose axes run from 0 to 1.
-
-    The largest squared distance is then the number of axes, and not one as in
-    :func:`~polyad.transport.grid_cost`.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Points along each axis.
-    epsilon : float
-        The strength of the entropy, in the unit of the cost. The costs must be below 1e12 times it.
-    metric : {'sqeuclidean', 'euclidean', 'cityblock'}, default='sqeuclidean'
-        The squared distance, the distance, or the sum of the distances along the axes.
-    periodic : bool, default=False
-        Whether the grid is round (a torus): the end of an axis is beside its start. A round axis of
-        n points has steps of 1 / n, another one of 1 / (n - 1).
-    axis_weights : sequence of float, optional
-        What the coordinates of each axis are multiplied by; ones by default. For pixels that are
-        square in an image that is not, give the sides of the image.
-
-    Returns
-    -------
-    Geometry
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from polyad.transport import grid_geometry
-    >>> geometry = grid_geometry((28, 28), epsilon=0.01)
-    >>> geometry.apply(np.ones((5, 28, 28))).shape
-    (5, 28, 28)
-    """
-    sizes = check_shape(shape)
-    if not isinstance(metric, str) or metric not in METRICS:
-        message = (
-            f"metric={metric!r} is not one of {', '.join(map(repr, METRICS))}. For costs of your "
-            "own, use MatrixGeometry."
-        )
-        raise InvalidInputError(message)
-    lengths = [1.0] * len(sizes) if axis_weights is None else axis_weights
-    weights = _lengths("axis_weights", lengths, len(sizes))
-    steps = [
-        weight / max(1, n if periodic else n - 1) for n, weight in zip(sizes, weights, strict=True)
-    ]
-    if metric == "euclidean" and sum(n > 1 for n in sizes) > 1:
-        large = ConvolutionGeometry(sizes, epsilon=epsilon, steps=steps, periodic=periodic)
-        if large.n_cells > _DENSE_CELLS:
-            return large
-        return MatrixGeometry(large.cost_matrix(), sizes, epsilon=epsilon)
-    costs = []
-    for n, step in zip(sizes, steps, strict=True):
-        apart = np.abs(np.arange(n)[:, None] - np.arange(n))
-        distance = step * (np.minimum(apart, n - apart) if periodic else apart)
-        costs.append(distance**2 if metric == "sqeuclidean" else distance)
-    is_line = metric != "sqeuclidean" and not periodic
-    return SeparableGeometry(costs, epsilon=epsilon, steps=steps if is_line else None)
-
-
-class MatrixGeometry(SeparableGeometry):
-    """Any cost between the cells of a grid, as a matrix.
-
-    Parameters
-    ----------
-    cost : array-like of shape (n_cells, n_cells)
-        Symmetric, finite, not negative, zero on the diagonal.
-    shape : sequence of int, optional
-        The grid, whose last axis runs fastest in the rows of the cost.
-    epsilon : float
-        The strength of the entropy.
-    """
-
-    def __init__(
-        self, cost: ArrayLike, shape: Sequence[int] | None = None, *, epsilon: float
-    ) -> None:
-        super().__init__([cost], epsilon=epsilon)
-        grid = self.shape if shape is None else check_shape(shape)
-        if math.prod(grid) != self.n_cells:
-            message = (
-                f"The cost is of {self.n_cells} cells, but the grid {grid} has {math.prod(grid)}."
-            )
-            raise InvalidInputError(message)
-        self.shape = grid
-
-    def _apply(self, values: Array) -> Array:
-        flat = namespace_of(values).reshape(values, (-1, self.n_cells))
-        return super()._apply(flat)
-
-    def _log_apply(self, logs: Array) -> Array:
-        flat = namespace_of(logs).reshape(logs, (-1, self.n_cells))
-        return super()._log_apply(flat)
-
-
-def _least_above_zero(costs: Sequence[NDArray[Any]]) -> float:
+def least_above_zero(costs: Sequence[NDArray[Any]]) -> float:
     """Return the smallest cost above zero of any axis, or zero."""
     found = [float(cost[cost > 0].min()) for cost in costs if (cost > 0).any()]
     return min(found, default=0.0)
@@ -563,7 +192,7 @@ def check_shape(shape: Any) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def _lengths(name: str, given: Any, n_axes: int) -> tuple[float, ...]:
+def lengths(name: str, given: Any, n_axes: int) -> tuple[float, ...]:
     """Return a length above zero for each axis, or refuse what was given."""
     each = list(given) if isinstance(given, Iterable) else []
     if len(each) != n_axes or not all(
@@ -625,49 +254,14 @@ def log(x: Array) -> Array:
         return namespace_of(x).log(x)
 
 
-def _along(function: Callable[[Array], Array], values: Array, axis: int) -> Array:
-    """Call a function of the middle one of three axes for one axis of an array."""
-    xp = namespace_of(values)
-    shape = tuple(values.shape)
-    axis %= len(shape)
-    three = (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
-    return xp.reshape(function(xp.reshape(values, three)), shape)
-
-
-def _multiply(kernel: Array, values: Array) -> Array:
-    """Multiply along the middle one of three axes."""
-    xp = namespace_of(values)
-    if values.shape[2] > 1:
-        return xp.matmul(kernel, values)
-    return xp.matmul(values[:, :, 0], kernel.T)[:, :, None]
-
-
-def _dynamic_range(values: Array) -> float:
-    """Return the largest ratio within a grid, as an exponent; infinite where there is a zero."""
-    xp = namespace_of(values)
-    axes = tuple(range(1, values.ndim))
-    low, high = xp.min(values, axis=axes), xp.max(values, axis=axes)
-    if not bool(xp.all(low > 0)):
-        return math.inf
-    return float(xp.max(xp.log(high) - xp.log(low)))
-
-
-def _overlaps(n: int, offset: int, *, periodic: bool) -> list[tuple[slice, slice]]:
-    """Return the targets and sources on an axis whose positions differ by an offset."""
-    if offset < 0:
-        return [(slice(-offset, n), slice(0, n + offset))]
-    ahead = [(slice(0, n - offset), slice(offset, n))]
-    return [*ahead, (slice(n - offset, n), slice(0, offset))] if periodic and offset else ahead
-
-
-def _place_of(example: Array) -> tuple[Any, ...]:
+def place_of(example: Array) -> tuple[Any, ...]:
     """Return what tells arrays that matrices must be made for: kind, number type and device."""
     if type(example) is np.ndarray:
         return (example.dtype,)
     return type(example).__module__, str(example.dtype), str(device(example))
 
 
-def _like(array: NDArray[np.float64], example: Array) -> Array:
+def like(array: NDArray[np.float64], example: Array) -> Array:
     """Return an array in the namespace, number type and device of another."""
     xp = namespace_of(example)
     return xp.asarray(array, dtype=example.dtype, device=device(example))

@@ -1,4 +1,4 @@
-r"""Sinkhorn's algorithm in the log domain, balanced and unbalanced, with dense plans.
+r"""Sinkhorn's algorithm in the log domain, balanced and unbalanced, of matrices and geometries.
 
 The plan T minimises ``<C, T> + epsilon sum T log T`` where its marginals are ``a`` and ``b``, or,
 if a penalty is given, ``penalty (KL(T 1 || a) + KL(T' 1 || b))`` is added instead of that
@@ -8,12 +8,15 @@ the plan, and the best such shift is taken after each step: it is the direction 
 steps are slowest. epsilon is lowered to its value in steps, each starting the next.
 
 This is the general solver for small problems, and the reference for the kernels of
-:mod:`polyad.transport.fibres`. Its cost is the size of the plan for each step.
+:mod:`polyad.transport.fibres`. Its cost is the size of the plan for each step. With a geometry of a
+grid in the place of a cost matrix, no plan is made, and a step costs two products with its kernel.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +24,15 @@ import numpy as np
 
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.transport.costs import check_range
+from polyad.transport.geometry import Geometry, check_epsilon
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
     Vector = NDArray[np.float64]
+    _Sums = Callable[[Vector], Vector]
 
 # How epsilon falls on the way, the steps at each larger one, and the tolerance there.
 _EPSILON_FALL = 4.0
@@ -43,8 +50,9 @@ class SinkhornResult:
 
     Attributes
     ----------
-    plan : ndarray of shape (m, n)
-    f, g : ndarray of shape (m,) and (n,)
+    plan : ndarray of shape (m, n) or None
+        None with a geometry: ``exp((f + g - cost) / epsilon - 1)`` of all pairs of cells.
+    f, g : ndarray of shape (m,) and (n,), or of the grid
         The potentials; minus infinity where a marginal is zero.
     value : float
         The objective at the plan, entropy and penalties included.
@@ -55,7 +63,7 @@ class SinkhornResult:
         Whether that is at most ``tol``, and the sums of the plan are as near to the masses.
     """
 
-    plan: NDArray[np.float64]
+    plan: NDArray[np.float64] | None
     f: NDArray[np.float64]
     g: NDArray[np.float64]
     value: float
@@ -67,9 +75,9 @@ class SinkhornResult:
 def sinkhorn(
     a: ArrayLike,
     b: ArrayLike,
-    cost: ArrayLike,
+    cost: ArrayLike | Geometry,
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     marginal_penalty: float | None = None,
     tol: float = 1e-9,
     max_iter: int = 10_000,
@@ -78,11 +86,14 @@ def sinkhorn(
 
     Parameters
     ----------
-    a, b : array-like of shape (m,) and (n,)
-        Nonnegative masses; of equal sum if there is no penalty.
-    cost : array-like of shape (m, n)
-    epsilon : float
-        Strength of the entropy.
+    a, b : array-like of shape (m,) and (n,), or of a grid
+        Nonnegative masses; of equal sum if there is no penalty. With a geometry, images of its
+        grid.
+    cost : array-like of shape (m, n), or Geometry
+        From the places of ``a`` to those of ``b``. A geometry, such as
+        :func:`~polyad.transport.grid_geometry` returns, needs no matrix of all pairs of cells.
+    epsilon : float, optional
+        Strength of the entropy; a geometry has its own, a matrix needs it.
     marginal_penalty : float, optional
         Weight of the divergences of the marginals. Without it they are met exactly.
     tol : float, default=1e-9
@@ -100,13 +111,19 @@ def sinkhorn(
     >>> result.plan.sum(axis=1).round(6)
     array([1.230304, 0.930814])
     """
-    left, right = _masses(a, "a"), _masses(b, "b")
-    matrix = _numbers(cost, "cost")
-    if matrix.shape != (left.size, right.size) or not np.all(np.isfinite(matrix)):
-        message = f"cost must be finite, of shape {(left.size, right.size)}; got {matrix.shape}."
-        raise InvalidInputError(message)
-    if not isinstance(epsilon, Real) or not 0 < epsilon < np.inf:
-        message = f"epsilon={epsilon!r} must be a finite number above zero."
+    geometry = cost if isinstance(cost, Geometry) else None
+    left, right = _masses(a, "a", geometry), _masses(b, "b", geometry)
+    if geometry is None:
+        matrix = _numbers(cost, "cost")
+        if matrix.shape != (left.size, right.size) or not np.all(np.isfinite(matrix)):
+            message = (
+                f"cost must be finite, of shape {(left.size, right.size)}; got {matrix.shape}."
+            )
+            raise InvalidInputError(message)
+        strength = check_epsilon(epsilon)
+        check_range(float(np.abs(matrix).max(initial=0.0)), strength)
+    elif epsilon is not None:
+        message = f"epsilon={epsilon!r} is given, but {geometry!r} has its own: leave out one."
         raise InvalidInputError(message)
     _check_steps(tol, max_iter)
     if marginal_penalty is None:
@@ -116,43 +133,103 @@ def sinkhorn(
     elif not isinstance(marginal_penalty, Real) or not 0 < marginal_penalty < np.inf:
         message = f"marginal_penalty={marginal_penalty!r} must be a finite number above zero."
         raise InvalidInputError(message)
-    check_range(float(np.abs(matrix).max(initial=0.0)), float(epsilon))
     rows, columns = np.flatnonzero(left), np.flatnonzero(right)
-    plan = np.zeros(matrix.shape)
+    used_part: _Kernel
+    if geometry is None:
+        used_part = _MatrixKernel(matrix[np.ix_(rows, columns)], strength)
+    else:
+        used_part = _GeometryKernel(geometry, rows, columns)
+    masses = left.ravel()[rows], right.ravel()[columns]
     f, g = np.full(left.size, -np.inf), np.full(right.size, -np.inf)
-    residual, used, done = 0.0, 0, True
+    margins = np.zeros(left.size), np.zeros(right.size)
+    residual, used, done, value = 0.0, 0, True, 0.0
     if rows.size and columns.size:
-        inner = matrix[np.ix_(rows, columns)]
-        logs = np.log(left[rows]), np.log(right[columns])
+        logs = np.log(masses[0]), np.log(masses[1])
         f[rows], g[columns], residual, used, done = _potentials(
-            inner, logs, (epsilon, marginal_penalty), (tol, max_iter)
+            used_part, logs, marginal_penalty, (tol, max_iter)
         )
-        exponent = (f[rows][:, None] + g[columns] - inner) / epsilon - 1.0
+        value, margins[0][rows], margins[1][columns] = used_part.value(f[rows], g[columns])
+    plan = None
+    if geometry is None:
+        plan = np.zeros(matrix.shape)
+        exponent = (f[rows][:, None] + g[columns] - matrix[np.ix_(rows, columns)]) / strength - 1.0
         plan[np.ix_(rows, columns)] = np.exp(exponent)
-    value = float(np.sum(matrix * plan)) + epsilon * float(np.sum(_x_log_x(plan)))
     if marginal_penalty is not None:
         value += marginal_penalty * (
-            _divergence(plan.sum(axis=1), left) + _divergence(plan.sum(axis=0), right)
+            _divergence(margins[0], left.ravel()) + _divergence(margins[1], right.ravel())
         )
-    done = done and bool(np.isfinite(plan).all())
-    return SinkhornResult(plan, f, g, value, used, residual, done)
+    done = done and bool(np.isfinite(margins[0]).all())
+    grids = f.reshape(left.shape), g.reshape(right.shape)
+    return SinkhornResult(plan, *grids, value, used, residual, done)
 
 
-def _is_met(
-    cost: NDArray[np.float64], potentials: tuple[Vector, Vector], log_mass: Vector, limit: float
-) -> bool:
-    """Say whether the columns of a plan have their masses, up to a part of all mass and rounding.
+class _Kernel(ABC):
+    """The cost between the cells that have mass, and sums of exponentials with it."""
 
-    Cost and potentials are in units of epsilon.
-    """
-    f, g = potentials
-    exponent = f[:, None] + g - cost - 1.0
+    epsilon: float
+    largest: float
+
+    @abstractmethod
+    def sums(self, epsilon: float) -> tuple[_Sums, _Sums]:
+        """Return ``log K exp(g / epsilon)`` and ``log K' exp(f / epsilon)`` as functions."""
+
+    def value(self, f: Vector, g: Vector) -> tuple[float, Vector, Vector]:
+        """Return cost and entropy of the plan of potentials, and its marginals."""
+        over_columns, over_rows = self.sums(self.epsilon)
+        left = np.exp(f / self.epsilon + over_columns(g) - 1.0)
+        right = np.exp(g / self.epsilon + over_rows(f) - 1.0)
+        return float(f @ left + g @ right - self.epsilon * left.sum()), left, right
+
+
+class _MatrixKernel(_Kernel):
+    """A matrix of costs."""
+
+    def __init__(self, cost: NDArray[np.float64], epsilon: float) -> None:
+        self.cost, self.epsilon = cost, epsilon
+        self.largest = float(np.abs(cost).max(initial=0.0))
+
+    def sums(self, epsilon: float) -> tuple[_Sums, _Sums]:
+        """Return sums over the columns and over the rows."""
+
+        def over(cost: NDArray[np.float64], other: Vector) -> Vector:
+            exponent = (other - cost) / epsilon
+            largest = exponent.max(axis=1)
+            summed: Vector = largest + np.log(np.exp(exponent - largest[:, None]).sum(axis=1))
+            return summed
+
+        return partial(over, self.cost), partial(over, self.cost.T)
+
+
+class _GeometryKernel(_Kernel):
+    """The cells of a grid, of which some have mass."""
+
+    def __init__(self, geometry: Geometry, rows: NDArray[Any], columns: NDArray[Any]) -> None:
+        self.geometry, self.rows, self.columns = geometry, rows, columns
+        self.epsilon, self.largest = geometry.epsilon, geometry.largest
+
+    def sums(self, epsilon: float) -> tuple[_Sums, _Sums]:
+        """Return products with the kernel and its transpose."""
+        geometry = self.geometry
+        own = geometry if epsilon == geometry.epsilon else geometry.with_epsilon(epsilon)
+
+        def over(kernel: Geometry, sources: Any, targets: Any, other: Vector) -> Vector:
+            logs = np.full(kernel.n_cells, -np.inf)
+            logs[sources] = other / epsilon
+            found: Vector = kernel.log_apply(logs.reshape(kernel.shape)).ravel()[targets]
+            return found
+
+        return (
+            partial(over, own, self.columns, self.rows),
+            partial(over, own.transposed, self.rows, self.columns),
+        )
+
+
+def _is_met(log_sums: Vector, log_mass: Vector, limit: float) -> bool:
+    """Say whether the columns of a plan have their masses, up to a part of all mass."""
     highest = float(log_mass.max())
     with np.errstate(over="ignore"):  # what is infinite is not met
-        missed = np.abs(np.exp(exponent - highest).sum(axis=0) - np.exp(log_mass - highest)).max()
-    whole = float(np.exp(log_mass - highest).sum())
-    largest = max(float(np.abs(part).max()) for part in (f, g, cost))
-    return bool(missed <= (limit + _ROUNDING * largest) * whole)
+        missed = np.abs(np.exp(log_sums - highest) - np.exp(log_mass - highest)).max()
+    return bool(missed <= limit * float(np.exp(log_mass - highest).sum()))
 
 
 def check_masses(left: float, right: float, what: str, *, rtol: float = 1e-6) -> None:
@@ -166,20 +243,21 @@ def check_masses(left: float, right: float, what: str, *, rtol: float = 1e-6) ->
 
 
 def _potentials(
-    cost: NDArray[np.float64],
+    kernel: _Kernel,
     logs: tuple[Vector, Vector],
-    strength: tuple[float, float | None],
+    penalty: float | None,
     limits: tuple[float, int],
 ) -> tuple[Vector, Vector, float, int, bool]:
     """Return both potentials, the last change, the number of steps, and whether they suffice."""
-    epsilon, penalty = strength
+    epsilon = kernel.epsilon
     tol, max_iter = limits
-    f, g = np.zeros(cost.shape[0]), np.zeros(cost.shape[1])
-    current = max(epsilon, float(cost.max(initial=0.0)))
+    f, g = np.zeros(logs[0].size), np.zeros(logs[1].size)
+    current = max(epsilon, kernel.largest)
     used = 0
     while True:
         last = current <= epsilon
         current = max(current, epsilon)
+        over_columns, over_rows = kernel.sums(current)
         # One for marginals that are met, less for those that are only paid for.
         strictness = 1.0 if penalty is None else 1.0 / (1.0 + current / penalty)
         # The last step is for epsilon itself: potentials of another make no plan.
@@ -187,8 +265,8 @@ def _potentials(
         change, done = np.inf, False
         for _ in range(steps):
             old = g
-            g = _update(cost.T, f, logs[1], current, strictness)
-            f = _update(cost, g, logs[0], current, strictness)
+            g = current * strictness * (logs[1] - (over_rows(f) - 1.0))
+            f = current * strictness * (logs[0] - (over_columns(g) - 1.0))
             if penalty is not None:
                 g, f = _shift(f, g, logs, penalty)
             used += 1
@@ -198,7 +276,9 @@ def _potentials(
             change = float(np.max(np.abs(moved))) / current
             done = change <= (tol if last else _COARSE_TOL)
             if done and last and penalty is None:
-                done = _is_met(cost / epsilon, (f / epsilon, g / epsilon), logs[1], tol)
+                sizes = (kernel.largest, float(np.abs(f).max()), float(np.abs(g).max()))
+                limit = tol + _ROUNDING * max(sizes) / epsilon
+                done = _is_met(g / epsilon + over_rows(f) - 1.0, logs[1], limit)
             if done:
                 break
         if last:
@@ -209,16 +289,6 @@ def _potentials(
     largest = max(float(np.abs(part).max()) for part in (f, g)) / epsilon
     done = done and _ROUNDING * largest <= max(tol, _MAX_EXPONENT_ERROR)
     return f, g, change, used, done
-
-
-def _update(
-    cost: NDArray[np.float64], other: Vector, log_mass: Vector, epsilon: float, strictness: float
-) -> Vector:
-    exponent = (other - cost) / epsilon - 1.0
-    largest = exponent.max(axis=1)
-    total = largest + np.log(np.exp(exponent - largest[:, None]).sum(axis=1))
-    updated: Vector = epsilon * strictness * (log_mass - total)
-    return updated
 
 
 def _shift(
@@ -234,20 +304,19 @@ def _log_sum(x: Vector) -> float:
     return largest + float(np.log(np.exp(x - largest).sum()))
 
 
-def _x_log_x(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    return x * np.log(np.where(x > 0, x, 1.0))
-
-
 def _divergence(a: Vector, b: Vector) -> float:
     """Return KL(a || b); entries of ``a`` are zero where those of ``b`` are."""
     ratio = np.where(a > 0, a, 1.0) / np.where((a > 0) & (b > 0), b, 1.0)
     return float(np.sum(np.where(a > 0, a * np.log(ratio), 0.0) - a + b))
 
 
-def _masses(given: ArrayLike, name: str) -> Vector:
+def _masses(given: ArrayLike, name: str, geometry: Geometry | None) -> NDArray[np.float64]:
     masses = _numbers(given, name)
-    if masses.ndim != 1 or not np.all((masses >= 0) & (masses < np.inf)):
+    if not np.all((masses >= 0) & (masses < np.inf)) or (geometry is None and masses.ndim != 1):
         message = f"{name} must be a vector of finite masses, none negative; got {masses!r}."
+        raise InvalidInputError(message)
+    if geometry is not None and masses.shape != geometry.shape:
+        message = f"{name} has the shape {masses.shape}, but the geometry is of {geometry.shape}."
         raise InvalidInputError(message)
     return masses
 
