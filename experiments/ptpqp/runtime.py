@@ -229,6 +229,8 @@ def plot(table: pd.DataFrame, path: Path) -> None:
         slope = seconds.iloc[-1] / line[letter].iloc[-1]
         axis.plot(line[letter], slope * line[letter], "k:", label="linear")
         axis.set(xscale="log", yscale="log", xlabel=panel)
+        axis.set_xticks([], minor=True)
+        axis.set_xticks(line[letter], labels=[str(size) for size in line[letter]])
     axes[0].legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=80)
