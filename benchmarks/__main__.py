@@ -14,7 +14,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks import race, table
+from benchmarks import crowd, race, table
 from benchmarks.cases import CASES, is_long
 from benchmarks.quiet import timed
 from benchmarks.rounds import (
@@ -100,6 +100,7 @@ def all_cases(rounds: int) -> list[Case]:
             )
             for title, (_, _, _, libraries) in CASES.items()
         ),
+        Case(crowd.MEMORY, dict.fromkeys(crowd.LIBRARIES, 1), crowd.peaks),
         *(
             Case(f"race: {title}", dict.fromkeys(race.STAGES, 1), partial(race.reached, title))
             for title in race.RACES
@@ -120,7 +121,8 @@ def tell(case: Case, measured: dict[str, Measurement]) -> None:
     for library, known in measured.items():
         ratio = "" if known.ratio is None else f"{known.ratio:8.2f}x"
         seconds = "" if known.seconds is None else f"{known.seconds:10.4f} s"
-        remark = known.failure or ("" if known.is_quiet else "(others used the machine)")
+        remark = known.failure or known.remark
+        remark = remark if known.is_quiet else "(others used the machine)"
         print(f"  {library:<48}{ratio:>9}{seconds:>12}  {remark}", flush=True)
 
 

@@ -7,7 +7,8 @@ short-time Fourier features of samples and twins, rows and factors of each batch
 scale: the matrix products of the updates alone, and a copy of the memory that the tensors take.
 Imports are inside: each library runs in a process of its own.
 
-``python -m benchmarks.augmented`` prints the parts of a sweep and how they grow with the samples.
+``python -m benchmarks.augmented`` prints the parts of a sweep, what bounds them (the
+roofline), and how they grow with the samples.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def polyad_steps_run(data: np.ndarray, rank: int) -> Run:
     def run(n_iter: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _model(rank, n_iter, augment=data[1]).fit(data[0])
+            # In the order of the samples, as the others.
+            _model(rank, n_iter, augment=data[1], shuffle=False).fit(data[0])
 
     return run
 
@@ -304,6 +306,7 @@ def main() -> None:
         for batch in batches:
             part(batch)
         print(f"{name:<24}{time.perf_counter() - started:8.3f} s")
+    taken: dict[tuple[str, str], float] = {}
     for name, (make, libraries) in CASES.items():
         data = make()
         print(name)
@@ -315,7 +318,23 @@ def main() -> None:
                 started = time.perf_counter()
                 run(n_iter)
                 seconds.append(time.perf_counter() - started)
-            print(f"  {library:<40}{min(seconds[1::2]) - min(seconds[::2]):8.3f} s", flush=True)
+            taken[name, library] = min(seconds[1::2]) - min(seconds[::2])
+            print(f"  {library:<40}{taken[name, library]:8.3f} s", flush=True)
+    _print_roofline(taken)
+
+
+def _print_roofline(taken: dict[tuple[str, str], float]) -> None:
+    """Print what bounds the updates, and how a sweep grows with the samples."""
+    once, twice, updates = CASES
+    # Samples and twins, with a basis and with their rows: a multiplication and an addition each.
+    work = 2 * 2 * 2 * FEWER * int(np.prod(TENSOR)) * RANK
+    bound, own = taken[updates, "BLAS: the products of its updates"], taken[updates, "polyad"]
+    print(
+        f"roofline: products of the updates alone {work / bound / 1e9:.0f} GFLOP/s, updates "
+        f"{work / own / 1e9:.0f} GFLOP/s, {bound / own:.0%} of that"
+    )
+    ratio = taken[twice, "polyad"] / taken[once, "polyad"]
+    print(f"twice the samples: {ratio:.2f} times the seconds")
 
 
 if __name__ == "__main__":

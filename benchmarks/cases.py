@@ -342,15 +342,8 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
         for shape in quantile.SHAPES
     },
     **{
-        membership.title(*shape): (
-            partial(membership.problem, *shape),
-            membership.RANK,
-            2,
-            membership.LIBRARIES
-            if shape in membership.SHAPES
-            else {"polyad": membership.polyad_run},
-        )
-        for shape in (*membership.SHAPES, *membership.GROWTH)
+        title: (partial(membership.problem, *membership.SHAPE), membership.RANK, 1, libraries)
+        for title, libraries in membership.CASES.items()
     },
     **dictionary.CASES,
     **{

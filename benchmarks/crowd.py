@@ -1,25 +1,33 @@
-"""Rounds of Dawid and Skene's EM: polyad against the same round with joins and groups of pandas.
+"""Rounds of Dawid and Skene's EM, and the memory of a fit: polyad against crowd-kit.
 
-crowd-kit, whose rounds are made of joins and groups, needs packages of language models to install;
-``experiments/ptpqp/crowd.py --peer`` measures it where it is installed. Here its place has a twin,
-written for this comparison: the same formulas on the same table. Imports are inside: each library
-runs in a process of its own.
+Both get the same long table of whole numbers; the first is of the size of trec. The error is the
+share of items whose class is wrong after the rounds. Memory is the peak of what Python allocates in
+a second fit of two rounds, with the reading of the table, each library in a process of its own:
+``python -m benchmarks.crowd polyad``. Imports are inside for the same reason.
 """
 
 from __future__ import annotations
 
+import json
+import sys
+import tracemalloc
 import warnings
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.rounds import Measurement
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     import pandas as pd
 
-    Run = Callable[[int], object]
+    from benchmarks.rounds import Watch
+
+    Run = Callable[[int], Any]
 
 #: Items, workers, classes, labels of an item.
 SHAPES = ((20_000, 750, 2, 5), (200_000, 1000, 4, 5))
@@ -32,7 +40,23 @@ def title(n_items: int, n_workers: int, n_classes: int, per_item: int) -> str:
     )
 
 
-def problem(n_items: int, n_workers: int, n_classes: int, per_item: int) -> pd.DataFrame:
+MEMORY = "crowd: peak memory of two rounds" + title(*SHAPES[1]).removeprefix("crowd: a round of EM")
+
+
+@dataclass(frozen=True)
+class CrowdLabels:
+    """A long table of labels, and the true class of each item."""
+
+    table: pd.DataFrame
+    truth: np.ndarray
+
+    def error_of(self, model: Any) -> float:
+        """Return the share of items whose class is wrong."""
+        found = model.item_table()["class"] if hasattr(model, "item_table") else model.labels_
+        return float(np.mean(found.sort_index() != self.truth))
+
+
+def problem(n_items: int, n_workers: int, n_classes: int, per_item: int) -> CrowdLabels:
     """Return labels by workers who are right from 40 to 95 % of the time, and guess otherwise."""
     import pandas as pd
 
@@ -44,36 +68,28 @@ def problem(n_items: int, n_workers: int, n_classes: int, per_item: int) -> pd.D
     guesses = rng.integers(n_classes, size=len(items))
     labels = np.where(rng.random(len(items)) < right[workers], truth[items], guesses)
     table = pd.DataFrame({"item": items, "worker": workers, "label": labels})
-    return table.drop_duplicates(["item", "worker"])
+    return CrowdLabels(table.drop_duplicates(["item", "worker"]), truth)
 
 
-def polyad_run(data: pd.DataFrame, n_classes: int, *, prior: Any) -> Run:
+def polyad_run(data: CrowdLabels, n_classes: int, *, prior: Any) -> Run:
     from polyad import DawidSkene
 
-    def run(n_iter: int) -> None:
+    def run(n_iter: int) -> DawidSkene:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            DawidSkene(prior=prior, max_iter=n_iter, tol=0, n_jobs=2).fit(data)
+            return DawidSkene(prior=prior, max_iter=n_iter, tol=0, n_jobs=2).fit(data.table)
 
     return run
 
 
-def pandas_run(data: pd.DataFrame, n_classes: int) -> Run:
-    import pandas as pd
+def crowdkit_run(data: CrowdLabels, n_classes: int) -> Run:
+    from crowdkit.aggregation import DawidSkene
 
-    shares = pd.crosstab(data["item"], data["label"], normalize="index")
-    classes = list(shares.columns)
+    table = data.table.rename(columns={"item": "task"})
 
-    def run(n_iter: int) -> None:
-        posteriors = shares
-        for _ in range(n_iter + 1):  # polyad's start is a round too
-            joined = data.join(posteriors, on="item")
-            counts = joined.groupby(["worker", "label"])[classes].sum()
-            tables = (counts / counts.groupby("worker").transform("sum")).clip(lower=1e-10)
-            logs = data.join(np.log(tables), on=["worker", "label"])
-            sums = logs.groupby("item")[classes].sum() + np.log(posteriors.mean())
-            odds = np.exp(sums.sub(sums.max(axis=1), axis=0))
-            posteriors = odds.div(odds.sum(axis=1), axis=0)
+    def run(n_iter: int) -> DawidSkene:
+        # With a tolerance of zero it stops where its bound is lower, be it by rounding.
+        return DawidSkene(n_iter=n_iter, tol=-np.inf).fit(table)
 
     return run
 
@@ -81,5 +97,32 @@ def pandas_run(data: pd.DataFrame, n_classes: int) -> Run:
 LIBRARIES: dict[str, Callable[[Any, int], Run]] = {
     "polyad": partial(polyad_run, prior="auto"),
     "polyad, no prior": partial(polyad_run, prior=None),
-    "pandas (twin of crowd-kit)": pandas_run,
+    "crowd-kit": crowdkit_run,
 }
+
+
+def peak_bytes(run: Run) -> int:
+    """Return the most that Python allocates in two rounds, after a fit that compiles."""
+    run(2)
+    tracemalloc.start()
+    run(2)
+    return tracemalloc.get_traced_memory()[1]
+
+
+def peaks(libraries: Collection[str], watch: Watch) -> dict[str, Measurement]:
+    """Measure the memory of libraries, and give it as a multiple of polyad's."""
+    found: dict[str, Measurement] = {}
+    own = 0.0
+    for library in ("polyad", *(name for name in libraries if name != "polyad")):
+        result, failure = watch.result("crowd", library)
+        own = own or result or 0.0
+        found[library] = (
+            Measurement(failure=failure)
+            if result is None
+            else Measurement(ratio=result / own, remark=f"{result / 1e6:.1f} MB")
+        )
+    return found
+
+
+if __name__ == "__main__":
+    print("result " + json.dumps(peak_bytes(LIBRARIES[sys.argv[1]](problem(*SHAPES[1]), 4))))

@@ -8,20 +8,23 @@ runs on one thread. Imports are inside: each library runs in a process of its ow
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Run = Callable[[int], np.ndarray]
+    Run = Callable[[int], np.ndarray | None]
 
 RANK = 8
 CATEGORIES = 4
 ALPHA = 0.1
+SHAPE = (1000, 1000)
+SWEEPS = 20
 
 
 @dataclass(frozen=True)
@@ -53,15 +56,27 @@ def problem(n_samples: int, n_variables: int) -> MembershipProblem:
     return MembershipProblem(X, theta.reshape(-1, RANK))
 
 
-def polyad_run(data: MembershipProblem, rank: int, *, refine: bool = False) -> Run:
+def polyad_run(data: MembershipProblem, rank: int, **options: Any) -> Run:
     from polyad import MixedMembership
 
-    options = {"alpha0": ALPHA * rank, "random_state": 0, "refine": refine, "n_jobs": 1}
+    options = {"alpha0": ALPHA * rank, "random_state": 0, "n_jobs": 1, **options}
 
     def run(n_fits: int) -> np.ndarray:
         for _ in range(n_fits):
             model = MixedMembership(rank, **options).fit(data.X)
         return np.concatenate(model.theta_)
+
+    return run
+
+
+def growth_run(data: MembershipProblem, rank: int, *, shape: tuple[int, int] = SHAPE) -> Run:
+    """Fit data of a shape of its own, with as many sweeps as for all shapes."""
+    fit = polyad_run(problem(*shape), rank, max_iter=SWEEPS, tol=0)
+
+    def run(n_fits: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit(n_fits)
 
     return run
 
@@ -89,17 +104,19 @@ def sklearn_run(data: MembershipProblem, rank: int, *, method: str) -> Run:
 
 LIBRARIES = {
     "polyad": polyad_run,
-    "polyad, refined": partial(polyad_run, refine=True),
     "scikit-learn, LDA batch": partial(sklearn_run, method="batch"),
     "scikit-learn, LDA online": partial(sklearn_run, method="online"),
 }
-SHAPES = ((1000, 1000),)
 #: How the time grows with samples and with columns.
-GROWTH = ((2000, 1000), (4000, 1000), (1000, 2000), (1000, 4000))
-
-
-def title(n_samples: int, n_variables: int) -> str:
-    return (
-        f"membership: a whole fit, {n_samples} samples of {n_variables} columns of {CATEGORIES} "
-        f"categories, R={RANK}"
-    )
+GROWTH = {
+    "polyad": growth_run,
+    **{
+        f"polyad, {n} samples of {p} columns": partial(growth_run, shape=(n, p))
+        for n, p in ((2000, 1000), (4000, 1000), (1000, 2000), (1000, 4000))
+    },
+}
+_SIZE = f"{SHAPE[0]} samples of {SHAPE[1]} columns of {CATEGORIES} categories, R={RANK}"
+CASES = {
+    f"membership: a whole fit, {_SIZE}": LIBRARIES,
+    f"membership: growth of {SWEEPS} sweeps from {_SIZE}": GROWTH,
+}

@@ -78,6 +78,7 @@ class Measurement:
     error: float | None = None
     is_quiet: bool = True
     failure: str = ""
+    remark: str = ""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,10 @@ ROWS, PAGE = FOLDER / "results.csv", FOLDER / "RESULTS.md"
 TITLE = "The table that `make bench` writes"
 KEYS = ["case", "library"]
 NUMBERS = ["ratio", "low", "high", "seconds", "error", "rounds"]
-PEERS = ("numpy", "scipy", "numba", "tensorly", "pyttb", "pygenten", "jax", "ott-jax", "pot")
+PEERS = (
+    *("numpy", "scipy", "numba", "tensorly", "pyttb", "pygenten", "jax", "ott-jax", "pot"),
+    "crowd-kit",
+)
 
 
 def version() -> str:
@@ -47,10 +50,10 @@ def row_of(measurements: Sequence[Measurement]) -> dict[str, object]:
         "ratio": statistics.median(ratios) if ratios else None,
         "low": min(ratios, default=None),
         "high": max(ratios, default=None),
-        "seconds": statistics.median(seconds),
+        "seconds": statistics.median(seconds) if seconds else None,
         "error": used[-1].error,
         "rounds": len(used),
-        "remark": "" if quiet else "others used the machine",
+        "remark": used[-1].remark if quiet else "others used the machine",
     }
 
 

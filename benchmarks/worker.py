@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases import CASES
+from benchmarks.crowd import CrowdLabels
 from benchmarks.dictionary import DictionaryImages
 from benchmarks.membership import MembershipProblem
 from benchmarks.quantile import QuantileProblem
@@ -71,7 +72,7 @@ def main(case: str, library: str, repeats: int, patience: float) -> None:
         elif isinstance(data, SoftProblem):
             error = data.error_of(result)
             seconds *= data.share(library)
-        elif isinstance(data, MembershipProblem | DictionaryImages):
+        elif isinstance(data, MembershipProblem | DictionaryImages | CrowdLabels):
             error = data.error_of(result)
         elif isinstance(data, QuantileProblem):
             seconds *= data.share(library)

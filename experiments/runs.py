@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
-from scipy import stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -266,6 +265,8 @@ def _timed(work: Callable[[Unit], Unit], unit: Unit) -> tuple[Unit, Unit]:
 
 def interval(differences: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
     """Return the mean of paired differences and its confidence interval (Student's t)."""
+    from scipy import stats  # which takes longer to import than most processes take to begin
+
     values = np.asarray(differences, dtype=float)
     mean = float(values.mean())
     if len(values) < 2:

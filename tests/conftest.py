@@ -38,6 +38,7 @@ def pytest_collection_finish():
     if "PYTEST_XDIST_WORKER" in os.environ:
         threadpool_limits(share, user_api="openmp")
     gc.freeze()
+    gc.set_threshold(20_000)
     gc.enable()
 
 

@@ -178,10 +178,10 @@ MATRIX = (16, 24)
 SMALL = (12, 8, 6)
 CASES = {
     "WassersteinDictionary": Case(
-        polyad.WassersteinDictionary, "counts", {"epsilon": 0.05}, large=SMALL
+        polyad.WassersteinDictionary, "counts", {"epsilon": 0.3}, large=SMALL
     ),
     "WassersteinCPDictionary": Case(
-        polyad.WassersteinCPDictionary, "counts", {"epsilon": 0.05}, large=SMALL
+        polyad.WassersteinCPDictionary, "counts", {"epsilon": 0.3}, large=SMALL
     ),
     "CP": Case(polyad.CP, "real"),
     "NonnegativeCP": Case(polyad.NonnegativeCP, "counts"),

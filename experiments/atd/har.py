@@ -24,7 +24,15 @@ import pandas as pd
 from sklearn.linear_model import LogisticRegression
 
 from experiments.atd.activities import Windows, read_windows
-from experiments.atd.methods import METHODS, STFT_PUBLISHED, TWINS, Seen, learn
+from experiments.atd.methods import (
+    METHODS,
+    STFT_PUBLISHED,
+    SUPERVISED,
+    TWINS,
+    Seen,
+    classifier,
+    learn,
+)
 from experiments.runs import (
     Store,
     environment,
@@ -131,6 +139,8 @@ def do_unit(unit: Unit) -> Unit:
     # The official unlabelled windows are the same for all samples.
     chosen = sample if unit["persons"] == "train" else 0
     data, others = unlabelled(unit["persons"], unit["every"], chosen)
+    if unit["method"] in SUPERVISED:
+        return supervised(unit, others, data.signals.std(axis=(0, 2))[None, :, None])
     fitted = learn(
         unit["method"], unit["rank"], unit["twins"], data, seed=sample, sweeps=unit["sweeps"]
     )
@@ -146,6 +156,28 @@ def do_unit(unit: Unit) -> Unit:
         labelled, tested = split_windows(others, split, sample)
         for name, value in accuracies(features, others.activity, labelled, tested, size).items():
             found[f"{split}/{name}"] = value
+    return found
+
+
+def supervised(unit: Unit, others: Windows, scale: np.ndarray) -> Unit:
+    """Return the accuracies of a method that learns from labels alone, one draw of each."""
+    tensors, activity = STFT_PUBLISHED(others.signals), others.activity
+    learned, found = {}, {}
+    for split in SPLITS:
+        labelled, tested = split_windows(others, split, unit["sample"])
+        for n in LABELS:
+            own = few(labelled, activity, n, 0)
+            predict, size = classifier(
+                unit["method"], unit["rank"], tensors[own], activity[own], unit["sample"]
+            )
+            learned[split, n] = predict, tested
+            found["parameters"] = size
+    del tensors
+    for name, seen in disturbed(others, scale, unit["sample"]):
+        for (split, n), (predict, tested) in learned.items():
+            score = float(np.mean(predict(seen.tensors[tested]) == activity[tested]))
+            # Features have scales, classifiers none.
+            found |= {f"{split}/{name}/{n or 'all'}/{kind}": score for kind in SCALES}
     return found
 
 
@@ -245,7 +277,10 @@ def accuracy_table(table: pd.DataFrame, split: str, name: str) -> str:
             cells.append(f"{mine.mean():.1f} ± {mine.std(ddof=1) if len(mine) > 1 else 0:.1f}")
             if "AugmentedCP" in values:
                 gap = (values["AugmentedCP"] - mine).dropna().to_numpy()
-                compared.append("{:+.1f} [{:+.1f}, {:+.1f}]".format(*interval(gap)))
+                mean, low, high = interval(gap)
+                compared.append(
+                    f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]" if len(gap) > 1 else f"{mean:+.1f}"
+                )
         rows.append([*cells, scales[method], str(len(means[method]))])
         differences.append(compared)
     heads = [f"{n} per class" if n else "all" for n in LABELS]

@@ -11,6 +11,7 @@ from sklearn.decomposition import PCA
 
 from experiments.atd.activities import RATE
 from experiments.atd.reference import published_step, ridge_rows
+from experiments.atd.supervised import stl, umlda
 from polyad import CP, AugmentedCP, StochasticCP
 from polyad.augmented.signals import (
     STFT,
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 STFT_PUBLISHED = STFT(n_fft=64, hop=2, normalized=True, sampling_rate=RATE)
 BATCH = 128
 ALPHA = 1e-3
+#: Steps of the reference CNN.
+CNN_STEPS = 60
+#: Sweeps of the networks over the windows: what fits a machine without a graphics card.
+NETWORK_EPOCHS = 2
 _JITTER = Jitter(0.002)
 _BANDS = BandPass(RATE, ((1e-6, 20.0), (5.0, 24.5)))
 _TURN = Rotation(together=False)
@@ -45,6 +50,8 @@ TWINS: dict[str, Any] = {
     "ours: shift": _SHIFT,
     "ours: rotation": _ASKEW,
     "ours: noise": _NOISE,
+    "ours: one of": OneOf((_SHIFT, _ASKEW, _NOISE)),
+    "ours: half the noise": Compose((_SHIFT, _ASKEW, Jitter(0.1, "high", 1.0, "batch"))),
 }
 _AS_PAPER = {"metric": None, "center": False, "scale_channels": False}
 #: The settings of the methods that are AugmentedCP.
@@ -70,7 +77,17 @@ METHODS = {
     "CP-ALS": "none",
     "PCA": "none",
     "random factors": "none",
+    "SimCLR": "published",
+    "BYOL": "published",
+    "AE": "none",
+    "AE_ss": "published",
+    "UMLDA": "none",
+    "STL": "none",
+    "Reference CNN": "none",
 }
+#: Those of them that learn from labels alone.
+SUPERVISED = ("UMLDA", "STL", "Reference CNN")
+_NETWORKS = ("SimCLR", "BYOL", "AE", "AE_ss")
 _PAPER_BETA = 5.0
 
 
@@ -104,7 +121,30 @@ def learn(method: str, rank: int, twins: str, data: Seen, *, seed: int, sweeps: 
             )
         if method == "ATD as published":
             return _published(rank, TWINS[twins], data, seed, sweeps)
+        if method in _NETWORKS:
+            from experiments.atd.networks import learn_network
+
+            changed = TWINS.get(twins, lambda signals, _: signals)
+            return Fitted(
+                *learn_network(
+                    method, rank, changed, data, STFT_PUBLISHED, seed=seed, epochs=NETWORK_EPOCHS
+                )
+            )
         return _plain(method, rank, data, seed, sweeps)
+
+
+def classifier(
+    method: str, rank: int, tensors: np.ndarray, labels: np.ndarray, seed: int
+) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
+    """Return what a supervised method learns from labelled windows, and its parameters."""
+    shape, n_classes = tensors.shape[1:], len(np.unique(labels))
+    if method == "UMLDA":
+        return umlda(tensors, labels, rank), rank * sum(shape)
+    if method == "STL":
+        return stl(tensors, labels, seed=seed), n_classes * (sum(shape) + 1)
+    from experiments.atd.networks import reference_cnn
+
+    return reference_cnn(tensors, labels, seed=seed, steps=CNN_STEPS)
 
 
 def _model(rank: int, twins: Any, settings: dict[str, Any], mean_square: float) -> AugmentedCP:

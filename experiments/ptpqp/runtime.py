@@ -4,10 +4,10 @@
 
 1000 variables of 4 categories and 1000 samples, 4, 8 and 12 components: the whole model at once,
 without forming its tensor, and 30 to 200 partitions, as the paper has it. Then time against the
-number of variables and of samples. Then data on disk, larger than the memory that a fit takes, some
-sweeps over all variables, and a whole fit of 200 of them: a process of its own maps the file and
-tells its peak memory, without the pages of the file. Finished
-measurements are kept in ``runtime.csv``; numbers go to ``RESULTS.md``.
+number of variables and of samples. Then whole fits of data on disk, larger than the memory that a
+fit takes: a process of its own maps the file and tells its peak memory, without the pages of the
+file. Finished measurements are kept in ``runtime.csv``; numbers go to ``RESULTS.md``, a figure to
+``runtime.png``.
 """
 
 from __future__ import annotations
@@ -46,10 +46,7 @@ RESULTS = HERE / "RESULTS.md"
 _CATEGORIES = 4
 # Seconds with 100 partitions on a laptop, serial (section 6.1).
 PAPER = {4: 210, 8: 240, 12: 300}
-_SWEEPS_ON_DISK = 2
-# Variables of a whole fit on disk, and the most sweeps that it may take.
-_WHOLE, _MOST_SWEEPS = 200, 500
-_ROWS_AT_A_TIME = 20_000
+_SEED, _ROWS_AT_A_TIME = 0, 20_000
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -78,7 +75,6 @@ def make_units(options: argparse.Namespace) -> list[Unit]:
     units += [{"panel": "variables", "n": 1000, "p": p, **grow} for p in options.variables]
     units += [{"panel": "samples", "n": n, "p": 1000, **grow} for n in options.sizes]
     units += [{"panel": "disk", "n": n, "p": 1000, **grow} for n in options.disk]
-    units += [{"panel": "disk", "n": n, "p": _WHOLE, "whole": True, **grow} for n in options.disk]
     return units
 
 
@@ -86,7 +82,7 @@ def do_unit(unit: Unit) -> Unit:
     """Return the processor seconds of a fit with one thread, and the error of its parameters."""
     if unit["panel"] == "disk":
         return _on_disk(unit)
-    planted = make_planted(unit["n"], unit["p"], _CATEGORIES, unit["k"], 0)
+    planted = make_planted(unit["n"], unit["p"], _CATEGORIES, unit["k"], _SEED)
     model = make_model(unit["k"], planted.alpha0, unit["partitions"])
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore")
@@ -119,29 +115,31 @@ def _on_disk(unit: Unit) -> Unit:
         path = Path(folder) / "samples.npy"
         shape = (unit["n"], unit["p"])
         file = np.lib.format.open_memmap(path, mode="w+", dtype=np.int8, shape=shape)
-        drawn = make_planted(_ROWS_AT_A_TIME, unit["p"], _CATEGORIES, unit["k"], 0)
-        for first in range(0, unit["n"], _ROWS_AT_A_TIME):
+        for part, first in enumerate(range(0, unit["n"], _ROWS_AT_A_TIME)):
             rows = min(_ROWS_AT_A_TIME, unit["n"] - first)
-            file[first : first + rows] = drawn.Y[:rows]
+            drawn = make_planted(rows, unit["p"], _CATEGORIES, unit["k"], _SEED, part=part)
+            file[first : first + rows] = drawn.Y
         file.flush()
         del file
-        sweeps = _MOST_SWEEPS if "whole" in unit else _SWEEPS_ON_DISK
         program = [sys.executable, "-m", "experiments.ptpqp.runtime", "--fit-file", str(path)]
-        done = subprocess.run([*program, str(sweeps)], capture_output=True, text=True, check=True)
-    numbers_told = [float(word) for word in done.stdout.split()[-4:]]
-    names = ("fit", "iterations", "megabytes", "megabytes_before")
+        done = subprocess.run(
+            [*program, str(unit["k"])], capture_output=True, text=True, check=True
+        )
+    numbers_told = [float(word) for word in done.stdout.split()[-5:]]
+    names = ("fit", "iterations", "rmse", "megabytes", "megabytes_before")
     size = {"file_megabytes": unit["n"] * unit["p"] / 2**20}
     return dict(zip(names, numbers_told, strict=True)) | size
 
 
-def fit_file(path: str, sweeps: int) -> None:
-    """Fit a file of samples and print seconds, iterations, and peak memory with and without it."""
+def fit_file(path: str, k: int) -> None:
+    """Fit a file of samples; print seconds, sweeps, error, and memory at its peak and before."""
     Y = np.load(path, mmap_mode="r")
-    model = make_model(8, 0.8, 1).set_params(max_iter=sweeps)
+    planted = make_planted(1, Y.shape[1], _CATEGORIES, k, _SEED)
+    model = make_model(k, planted.alpha0, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         small = np.ascontiguousarray(Y[:200, :60])
-        make_model(8, 0.8, 1).set_params(max_iter=2).fit(small)
+        make_model(k, planted.alpha0, 1).set_params(max_iter=2).fit(small)
         memory = [own_megabytes()]
         done = threading.Event()
 
@@ -156,7 +154,7 @@ def fit_file(path: str, sweeps: int) -> None:
         took = time.process_time() - started
         done.set()
         watcher.join()
-    print(took, model.n_iter_, max(memory), memory[0])
+    print(took, model.n_iter_, rmse(model.theta_, planted.theta), max(memory), memory[0])
 
 
 def own_megabytes() -> float:
@@ -197,23 +195,44 @@ def describe(table: pd.DataFrame) -> str:
     if len(line):
         shown = pd.DataFrame(
             {
-                "variables": line["p"],
                 "file": line["file_megabytes"].map("{:.0f} MB".format),
                 "sweeps": line["iterations"].astype(int),
                 "seconds": line["fit"].map("{:.0f}".format),
+                "error": line["rmse"].map("{:.5f}".format),
                 "peak memory": line["megabytes"].map("{:.0f} MB".format),
                 "before the fit": line["megabytes_before"].map("{:.0f} MB".format),
             }
         )
-        shown.index = pd.Index(line["n"], name="samples on disk, k = 8")
+        shown.index = pd.Index(line["n"], name="samples on disk, p = 1000, k = 8")
         texts.append(markdown(shown))
         texts.append(
-            f"On disk are {_ROWS_AT_A_TIME} samples, repeated. Of 1000 variables {_SWEEPS_ON_DISK} "
-            f"sweeps are measured, not a whole fit (which would take some twenty); of {_WHOLE} the "
-            "whole fit, with the one of a part of the samples that it starts from. Memory "
-            "is that of the process without the pages of the mapped file, five times a second."
+            "Whole fits of samples on disk, with that of a part of them which they start from. "
+            "Memory is that of the process without the pages of the mapped file, five times a "
+            "second."
         )
     return "\n".join(texts)
+
+
+def plot(table: pd.DataFrame, path: Path) -> None:
+    """Draw the time of a sweep against the number of variables and of samples."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(7, 3.2), sharey=True)
+    for axis, (panel, letter) in zip(axes, (("variables", "p"), ("samples", "n")), strict=True):
+        line = table[table["panel"] == panel].sort_values(letter)
+        seconds = line["fit"] / line["iterations"]
+        axis.plot(line[letter], seconds, "o-", label="seconds of a sweep")
+        # Through the largest size.
+        slope = seconds.iloc[-1] / line[letter].iloc[-1]
+        axis.plot(line[letter], slope * line[letter], "k:", label="linear")
+        axis.set(xscale="log", yscale="log", xlabel=panel)
+    axes[0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
 
 
 def main() -> None:
@@ -226,11 +245,13 @@ def main() -> None:
     own = make_units(options)
     # One process: times are measured.
     run_units(own, do_unit, store, jobs=1, max_minutes=options.max_minutes)
+    table = store.table(own)
+    plot(table, HERE / "runtime.png")
     body = (
         f"`{command()}`\n\n{environment()}. Seconds of one "
         "processor, which others on the machine disturb less than those of a clock; one thread; "
         "without the time that compiles kernels.\n\n"
-        f"{describe(store.table(own))}"
+        f"{describe(table)}\n\n![time of a sweep against variables and samples](runtime.png)"
     )
     write_section(RESULTS, "Runtime", body)
     print(body)

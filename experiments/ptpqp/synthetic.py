@@ -36,15 +36,17 @@ def make_planted(
     seed: int,
     *,
     contamination: float = 0.0,
+    part: int = 0,
 ) -> Planted:
     """Draw the model of section 6.1 of the paper and samples of it.
 
     Columns of theta are Dirichlet(1/2, ..., 1/2), memberships Dirichlet(0.1, ..., 0.1); with the
     probability ``contamination`` a category is drawn evenly (the authors' code, specification c9).
+    Other parts are other samples of the same model.
     """
     random = np.random.default_rng(seed)
     theta = [random.dirichlet(np.full(d, 0.5), size=k).T for _ in range(p)]
-    random = np.random.default_rng([seed, 0])
+    random = np.random.default_rng([seed, part])
     memberships = random.dirichlet(np.full(k, _ALPHA), size=n)
     Y = np.empty((n, p), dtype=np.int8)
     for j in range(p):

@@ -19,6 +19,7 @@ from polyad.augmented.solver import FullBatchSolver
 from polyad.data.batches import MemorySource
 from polyad.data.validation import as_tensor_input
 from polyad.exceptions import DataWarning, InvalidInputError, InvalidTypeError
+from polyad.report.plots import draw_patterns
 from tests.augmented import twin
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -191,9 +192,59 @@ def test_the_metric_discounts_what_augmentation_changes():
     assert abs(last) > 0.95
 
 
+def test_samples_and_components_in_another_order():
+    twins = noisy(X, np.random.default_rng(1))
+    start = [np.random.default_rng(2).normal(size=(n, 3)) for n in X.shape]
+    options = {**QUICK, "batch_size": None, "metric": None}
+    model = AugmentedCP(3, augment=twins, init=start, **options).fit(X)
+    order = np.random.default_rng(3).permutation(len(X))
+    other = AugmentedCP(3, augment=twins[order], init=start, **options).fit(X[order])
+    np.testing.assert_allclose(other.transform(X), model.transform(X), rtol=1e-7, atol=1e-9)
+    turned = [factor[:, [2, 0, 1]] for factor in start]
+    other = AugmentedCP(3, augment=twins, init=turned, **options).fit(X)
+    np.testing.assert_allclose(other.transform(X), model.transform(X), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1e6])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.filterwarnings("ignore::polyad.exceptions.DataWarning")
+def test_a_ridge_that_leaves_nothing_does_not_raise_the_objective(alpha, dtype):
+    """Rows without length have no direction: the alignment would be lost in one jump."""
+    data = planted(n=20, rank=2).astype(dtype)
+    options = {**QUICK, "max_iter": 30, "batch_size": None, "alpha": alpha}
+    model = AugmentedCP(2, augment=noisy, beta=1.0, **options).fit(data)
+    assert np.diff(model.history_.objective).max() <= 0
+    assert np.isfinite(model.transform(data)).all()
+
+
+def test_features_and_components_have_names_of_their_own():
+    model = AugmentedCP(2, augment=noisy, **QUICK).fit(X)
+    assert model.factor_table(1).columns.tolist() == ["component0", "component1"]
+    assert model.get_feature_names_out().tolist() == ["augmentedcp0", "augmentedcp1"]
+    plain = AugmentedCP(2, **QUICK).fit(X)
+    assert plain.factor_table(1).columns.tolist() == ["augmentedcp0", "augmentedcp1"]
+
+
+def test_the_report_draws_maps_over_the_last_two_modes():
+    signals, _ = recordings()
+    stft = STFT(n_fft=16, hop=8, sampling_rate=64.0)
+    model = AugmentedCP(3, preprocess=stft, **QUICK).fit(signals)
+    (section,) = model._report_sections()
+    assert len(section.patterns) == 3
+    (frequency, places), (time, _) = section.patterns[0].axes
+    assert (frequency, time) == ("frequency", "time")
+    np.testing.assert_array_equal(places, model.labels_[2])
+    channel = model.top(0, "channel", 1)
+    assert str(channel.index[0]) in section.patterns[0].title
+    pattern = model.components_[0, list(model.labels_[1]).index(channel.index[0])]
+    np.testing.assert_allclose(section.patterns[0].values, pattern, atol=1e-12)
+    figure = draw_patterns(section.patterns)
+    assert figure.axes[0].get_xlabel() == "time"
+    assert AugmentedCP(1, **QUICK).fit(X.reshape(len(X), -1))._report_sections() == []
+
+
 def test_the_report_tells_what_features_are_worth():
-    assert AugmentedCP(3, **QUICK).fit(X)._report_sections() == []
-    (section,) = AugmentedCP(3, augment=noisy, **QUICK).fit(X)._report_sections()
+    section = AugmentedCP(3, augment=noisy, **QUICK).fit(X)._report_sections()[-1]
     assert section.table.index.tolist() == ["augmentedcp0", "augmentedcp1", "augmentedcp2"]
     assert (np.diff(section.table["ratio"]) < 0).all()
     assert np.mean(section.table["size"] ** 2) == pytest.approx(1.0)

@@ -1,6 +1,7 @@
 """What a fit of a crowd finds."""
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,31 @@ def test_tables_of_workers_are_found():
     np.testing.assert_allclose(model.confusion_, true, atol=0.04)
     right = [np.mean(labels[workers == w] == truth[items[workers == w]]) for w in range(8)]
     np.testing.assert_allclose(model.worker_table()["reliability"], right, atol=0.03)
+
+
+def test_confidence_is_how_often_a_class_is_right():
+    """Where workers err independently, in bins of confidence too."""
+    items, workers, labels, truth = planted(3000, 12, 3, share=0.25, right=0.6, seed=8)
+    table = pd.DataFrame({"item": items, "worker": workers, "label": labels})
+    told = DawidSkene().fit(table).item_table()
+    right, confidence = (told["class"] == truth[told.index]).to_numpy(), told["confidence"]
+    assert 0.6 < right.mean() < 0.9
+    bins = np.digitize(confidence, [0.5, 0.7, 0.9])
+    for b in range(4):
+        assert abs((right - confidence)[bins == b].mean()) < 0.06
+
+
+def test_a_label_takes_few_bytes():
+    """About 14 of a million, a tenth of what crowd-kit takes: numbers, sorted, and posteriors."""
+    rng = np.random.default_rng(0)
+    columns = {"item": rng.permutation(400_000) % 80_000, "worker": rng.integers(99, size=400_000)}
+    table = pd.DataFrame({**columns, "label": rng.integers(4, size=400_000)})
+    for _ in range(2):  # the first one compiles
+        tracemalloc.start()
+        DawidSkene(callbacks=lambda info: True).fit(table)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 18 * len(table)
 
 
 def test_a_prior_keeps_few_labels_of_many_classes_from_overfitting():

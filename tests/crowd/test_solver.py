@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import digamma
 
-from polyad.crowd.answers import Answers
+from polyad.crowd.answers import answers_of
 from polyad.crowd.problem import CrowdProblem, vote_shares
 from polyad.crowd.solver import CrowdSolver
 from polyad.crowd.start import (
@@ -24,8 +24,8 @@ def problem_of(items, workers, labels, n_classes=None, gold=None, n_items=None):
     n_items = max(items) + 1 if n_items is None else n_items
     shape = (n_items, max(workers) + 1)
     classes = np.arange(max(labels) + 1 if n_classes is None else n_classes)
-    parts = (np.asarray(part) for part in (items, workers, labels))
-    return CrowdProblem(Answers(*parts, shape, (None, None), classes), gold)
+    parts = tuple(np.asarray(part) for part in (items, workers, labels))
+    return CrowdProblem(answers_of(parts, shape, (None, None), classes), gold)
 
 
 def test_a_step_is_that_of_the_loops():

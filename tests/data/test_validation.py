@@ -305,6 +305,7 @@ def a_matrix():
         (CP(2), "not a number"),
         ("samples.npy", r"str\. A path is not read: .*mmap_mode='r'.*StochasticCP"),
         (Path("samples.npy"), r"Path\. A path is not read"),
+        (["one.npy", Path("two.npy")], r"list of text\. Paths are not read: .*Recordings\(paths"),
         (iter([TABLE]), "list_iterator, which gives its parts one by one. StochasticCP"),
         ((part for part in [TABLE]), r"generator.*np\.concatenate\(list\(X\)\)"),
         (a_matrix(), r"np\.asarray\(X\)"),

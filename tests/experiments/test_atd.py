@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
-from experiments.atd import har, methods
+import torch
+from experiments.atd import har, methods, networks, supervised
 from experiments.atd.activities import Windows
+from experiments.atd.networks import NETWORKS
 from experiments.atd.reference import published_step, pulled_rows, ridge_rows
 
 from polyad.augmented.signals import STFT
@@ -76,7 +78,10 @@ def test_accuracies_of_features_that_know_the_classes(windows):
     assert found["noise/all/raw"] < 0.5
 
 
-@pytest.mark.parametrize("method", methods.METHODS)
+LEARNED = [m for m in methods.METHODS if m not in (*methods.SUPERVISED, *NETWORKS)]
+
+
+@pytest.mark.parametrize("method", LEARNED)
 def test_every_method_learns_and_makes_features(method, windows, monkeypatch):
     monkeypatch.setattr(methods, "STFT_PUBLISHED", STFT(n_fft=16, hop=16))
     monkeypatch.setattr(methods, "BATCH", 60)
@@ -87,3 +92,55 @@ def test_every_method_learns_and_makes_features(method, windows, monkeypatch):
     assert features.shape == (180, 2)
     assert np.isfinite(features).all()
     assert fitted.n_parameters >= 2 * (6 + 9 + 3)
+
+
+# Encoders of the paper's table, and ours with the decoder.
+SIZES = {"SimCLR": 53_286, "BYOL": 54_342, "AE": 72_936, "AE_ss": 72_936}
+
+
+@pytest.mark.parametrize("method", NETWORKS)
+def test_networks_have_the_size_of_the_paper_and_make_features(method, windows, monkeypatch):
+    monkeypatch.setattr(methods, "NETWORK_EPOCHS", 1)
+    signals = windows.signals[:8]
+    seen = methods.Seen(signals, methods.STFT_PUBLISHED(signals))
+    fitted = methods.learn(method, 32, methods.METHODS[method], seen, seed=0, sweeps=1)
+    assert fitted.n_parameters == SIZES[method]
+    features = fitted.features(seen)
+    assert features.shape == (8, 32)
+    assert np.isfinite(features).all()
+
+
+def test_the_contrast_is_that_of_the_definition():
+    one, other = np.random.default_rng(0).standard_normal((2, 5, 3))
+    units = np.concatenate([one, other])
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    likeness = np.exp(units @ units.T / networks.TEMPERATURE)
+    np.fill_diagonal(likeness, 0.0)
+    partners = np.concatenate([np.arange(5, 10), np.arange(5)])
+    chosen = likeness[np.arange(10), partners] / likeness.sum(axis=1)
+    found = networks.contrast(torch.from_numpy(one), torch.from_numpy(other))
+    assert float(found) == pytest.approx(-np.log(chosen).mean())
+
+
+@pytest.mark.parametrize("method", methods.SUPERVISED)
+def test_supervised_methods_find_classes_that_differ_by_a_pattern(method, monkeypatch):
+    monkeypatch.setattr(methods, "CNN_STEPS", 12)
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    patterns = np.einsum("ri,rj,rk->rijk", *(rng.standard_normal((3, n)) for n in (4, 33, 33)))
+    tensors = patterns[labels] + 0.5 * rng.standard_normal((60, 4, 33, 33))
+    tensors = tensors.astype(np.float32)
+    predict, size = methods.classifier(method, 3, tensors[:45], labels[:45], 0)
+    assert np.mean(predict(tensors[45:]) == labels[45:]) > 0.8
+    assert size >= 3 * (4 + 33 + 33)
+
+
+def test_projections_of_umlda_are_not_correlated():
+    rng = np.random.default_rng(0)
+    rows, labels = rng.standard_normal((40, 6)), np.arange(40) % 3
+    before = rng.standard_normal((40, 2))
+    before -= before.mean(axis=0)
+    direction = supervised._fisher_direction(rows, labels, before)
+    np.testing.assert_allclose((rows - rows.mean(axis=0)) @ direction @ before, 0.0, atol=1e-10)
+    many = rng.standard_normal((40, 6))
+    assert supervised._fisher_direction(rows, labels, many) is None

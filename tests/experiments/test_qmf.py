@@ -30,6 +30,7 @@ from experiments.qmf.methods import (
 )
 from experiments.qmf.synthetic import hard_quantiles, make_planted, quantiles_at
 from experiments.runs import Store
+from matplotlib.figure import Figure
 from sklearn.decomposition import NMF
 
 DATA = os.environ.get("POLYAD_DATA", "")
@@ -47,6 +48,14 @@ def positive_data():
     data = rng.gamma(1.5, size=SHAPE) * np.geomspace(0.1, 1000.0, SHAPE[1])
     data[4, 2] = data[5, 2]
     return data
+
+
+@pytest.fixture
+def coarse(monkeypatch):
+    """Save pictures with few points, drawn once: that they are drawn is seen of any size."""
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "tight_layout", lambda self: None)
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: save(self, path, dpi=20))
 
 
 def arguments(**options):
@@ -385,6 +394,7 @@ def omics_table(tmp_path, X, part, methods, monkeypatch):
     return store.table(units)
 
 
+@pytest.mark.usefixtures("coarse")
 def test_units_and_tables_of_the_reconstruction(tmp_path, X, monkeypatch):
     methods = ["QMF", "NMF", "SVD", "NMF larger"]
     table = omics_table(tmp_path, X, "reconstruct", methods, monkeypatch)
@@ -422,9 +432,10 @@ def test_the_verdict_compares_with_the_best_baseline_only():
     assert "every rank: no" in omics_report.verdict(table, "KL")
 
 
+@pytest.mark.usefixtures("coarse")
 def test_units_and_tables_of_the_toy(tmp_path):
     names = ("NMF KL", "NMF squares", "QMF", "QMFQ")
-    small = {"samples": 2, "features": 12, "individuals": 15, "iterations": 6}
+    small = {"samples": 2, "features": 8, "individuals": 12, "iterations": 3}
     options = toy.read_options(arguments(**small, methods=",".join(names)))
     store = Store(tmp_path / "toy.csv")
     units = toy.make_units(options)
@@ -444,9 +455,10 @@ def test_units_and_tables_of_the_toy(tmp_path):
     assert (tmp_path / "quantiles.png").exists()
 
 
+@pytest.mark.usefixtures("coarse")
 def test_units_and_tables_of_the_noisy_study(tmp_path):
     small = {"samples": 2, "features": 12, "individuals": 15, "rank": 2}
-    varied = {"batches": 5, "inner": 4, "quantiles": 4, "iterations": 6, "outer": 3, "updates": 9}
+    varied = {"batches": 5, "inner": 4, "quantiles": 4, "iterations": 3, "outer": 2, "updates": 9}
     options = noisy.read_options(arguments(**small, **varied))
     kinds = noisy.make_kinds(options)
     units = noisy.make_units([kind for panel in kinds.values() for kind in panel], options)

@@ -57,7 +57,7 @@ def box_case(seed=0):
 )
 def test_constrained_cp_descends_to_a_stationary_point(tau):
     tensor, start = box_case()
-    result = minimize_blocks(BoxCP(tensor), start, tau=tau, tol=1e-10, max_iter=300)
+    result = minimize_blocks(BoxCP(tensor), start, tau=tau, tol=1e-10, max_iter=25)
     values = result.history.objective
     assert all(after <= before for before, after in itertools.pairwise(values))
     assert values[-1] < 1e-2 * values[0]
@@ -94,7 +94,7 @@ def test_stationarity_is_the_length_of_the_gradient_into_the_set():
 def test_gaps_are_summable():
     tensor, start = box_case()
     problem = BoxCP(tensor)
-    result = minimize_blocks(problem, start, tau=0.1, tol=1e-9, max_iter=100)
+    result = minimize_blocks(problem, start, tau=0.1, tol=1e-9, max_iter=40)
     assert sum(problem.gaps) <= 3 * (2 * 0.01 + 0.1) * result.history.objective[0] * 3
     assert problem.gaps[-1] < 1e-3 * problem.gaps[0]
 

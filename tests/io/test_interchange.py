@@ -295,7 +295,6 @@ DENSE_FORMS = {
 SPARSE_FORMS = {
     "pyttb": pio.to_pyttb,
     "sparse.COO": pio.to_sparse,
-    "sparse.GCXS": lambda x: sparse.GCXS.from_coo(pio.to_sparse(x)),
     "xarray": lambda x: xr.DataArray(pio.to_sparse(x), dims=["a", "b", "c"]),
     "labelled": lambda x: LabelledTensor(x, modes=["a", "b", "c"]),
 }

@@ -1,10 +1,13 @@
 """Fits of planted models: recovery, invariances, gaps, edges."""
 
 import importlib
+import pickle
 
 import numpy as np
 import pandas as pd
 import pytest
+from joblib import parallel_config, register_parallel_backend
+from joblib._parallel_backends import ThreadingBackend
 
 import polyad
 from polyad import MixedMembership
@@ -170,6 +173,27 @@ def test_the_number_of_jobs_changes_no_bit(method):
     one, two = (fitted(y, method=method, n_jobs=n_jobs, max_iter=5) for n_jobs in (1, 2))
     assert all(map(np.array_equal, one.theta_, two.theta_))
     assert np.array_equal(one.transform(y), two.transform(y))
+
+
+class Elsewhere(ThreadingBackend):
+    """Takes tasks by way of bytes, as backends of other processes and machines do."""
+
+    n_sent = 0
+
+    def submit(self, func, callback=None):
+        Elsewhere.n_sent += 1
+        return super().submit(pickle.loads(pickle.dumps(func)), callback)
+
+
+def test_partitions_are_sent_to_the_backend_that_was_chosen():
+    register_parallel_backend("elsewhere", Elsewhere)
+    y, _, _ = planted(200)
+    options = {"method": "partitioned", "n_partitions": 2, "max_iter": 3, "n_jobs": 2}
+    here = fitted(y, **options)
+    with parallel_config(backend="elsewhere"):
+        there = fitted(y, **options)
+    assert Elsewhere.n_sent >= 4
+    assert all(map(np.array_equal, here.theta_, there.theta_))
 
 
 # Columns of all kinds, and gaps.

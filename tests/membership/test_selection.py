@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 def test_the_number_of_components_is_found():
     y, _, _ = planted(600, p=15, k=3)
     X = pd.DataFrame(np.array(list("abcd"))[y], columns=[f"q{j}" for j in range(15)])
-    model = MixedMembership(alpha0=0.3)
+    model = MixedMembership(alpha0=0.3, tol=1e-4)
     assert select_rank(model, y, [2, 3], n_repeats=2, random_state=0).best_rank == 3
     choice = select_rank(
         model,

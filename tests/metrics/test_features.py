@@ -19,7 +19,7 @@ from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.metrics import FeatureEvaluation, evaluate_features
 from polyad.metrics import features as module
 
-STRENGTHS = (0.01, 1.0, 100.0)
+STRENGTHS = (0.01, 1.0)
 # As many as there are without this file.
 INNER_FOLDS = module._INNER_FOLDS
 
@@ -129,8 +129,9 @@ def test_estimators_of_the_user_are_cloned_and_may_choose_for_themselves():
     search = GridSearchCV(
         make_pipeline(StandardScaler(), LogisticRegression()),
         {"logisticregression__C": [0.1, 1.0]},
+        cv=2,
     )
-    assert set(evaluate_features(features, y, estimator=search).strengths) <= {0.1, 1.0}
+    assert set(evaluate_features(features, y, estimator=search, cv=2).strengths) <= {0.1, 1.0}
 
 
 def test_regressors_work_with_their_scoring():
@@ -155,7 +156,7 @@ def test_groups_stay_on_one_side():
 def test_every_form_of_features_gives_the_same():
     X, _ = make_low_rank((60, 6, 5), 3, noise=0.2, random_state=0)
     y = (X[:, 0, 0] > np.median(X[:, 0, 0])).astype(int)
-    features = CP(3, random_state=0).fit_transform(torch.asarray(X))
+    features = CP(3, tol=1e-3, random_state=0).fit_transform(torch.asarray(X))
     expected = evaluate_features(features.numpy(), y, cv=2, random_state=0)
     index = [f"p{k}" for k in range(60)]
     table = pd.DataFrame(features.numpy(), index=index, columns=list("abc"))

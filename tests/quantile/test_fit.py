@@ -70,7 +70,7 @@ def test_the_settings_of_the_paper_reach_the_known_numbers():
 
 def test_new_samples_of_the_toy_are_reconstructed(toy):
     X, _ = toy
-    model = QMF(8, n_quantiles=8, random_state=0, max_iter=60).fit(X[:60])
+    model = QMF(8, n_quantiles=8, random_state=0, max_iter=30).fit(X[:60])
     constant = QMF(1, n_quantiles=2, random_state=0, max_iter=1).fit(X[:60])
     divergence = -model.score(X[60:])
     assert divergence < 1.0
@@ -133,7 +133,7 @@ def test_inflation_tells_powers_from_roots():
 )
 def test_every_option_lowers_the_objective(options):
     X = small()
-    model = QMF(2, random_state=0, max_iter=15, **options).fit(X)
+    model = QMF(2, random_state=0, max_iter=8, **options).fit(X)
     objectives = model.history_.objective
     assert min(objectives) < 0.9 * objectives[0]
     assert model.objective_ <= min(objectives)
@@ -343,7 +343,7 @@ def test_any_matrix_gives_finite_numbers(n, d, m, scale, seed):
     X = scale * rng.gamma(0.2, size=(n, d)) * (rng.random((n, d)) < 0.8)
     if not (X > 1e-100).any():
         X[0, 0] = scale
-    model = QMF(1, n_quantiles=m, random_state=0, max_iter=8).fit(X)
+    model = QMF(1, n_quantiles=m, random_state=0, max_iter=4).fit(X)
     assert np.isfinite(model.inverse_transform(model.transform(X))).all()
     assert np.isfinite(model.objective_)
     assert model.reconstruction_err_ >= 0

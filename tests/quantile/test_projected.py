@@ -103,7 +103,7 @@ def test_all_four_blocks_of_the_gradient_by_differences(projector):
     table = feature_table(X / X.max(axis=0), read_divergence("kl"))
     objective = ProjectedObjective(table, projector, 0.01)
     rng = np.random.default_rng(0)
-    free = [part + 0.4 * rng.normal(size=part.shape) for part in first_transforms(table.shape, 5)]
+    free = [part + 0.4 * rng.normal(size=part.shape) for part in first_transforms(table.shape, 4)]
     start = projector.start(table.shape, 0)
     found = objective.evaluate([*free, *start], [])
     shapes, point, step = [part.shape for part in free], joined(free), 1e-5

@@ -106,7 +106,7 @@ def test_a_graph_of_samples_goes_by_label(make):
 @pytest.mark.parametrize("make", [long_table, pandas_frame])
 def test_classes_go_by_label_and_else_in_order(make):
     y = pd.Series(np.arange(SHAPE[0]) % 2, index=LABELS[0])
-    model = SupervisedCP(max_iter=3, label_weight=5.0)
+    model = SupervisedCP(max_iter=2, label_weight=5.0)
     shuffled = pd.concat([y.sample(frac=1.0, random_state=0), pd.Series([1], ["stranger"])])
     by_label = numbers(model, make(), y=shuffled)
     in_order = numbers(model, make(), y=y.reset_index(drop=True))

@@ -30,9 +30,9 @@ def counts(seed, shape=(20, 18, 15), rank=3):
 @pytest.mark.parametrize(
     ("estimator", "convert"),
     [
-        (NonnegativeCP(), np.asarray),
-        (PoissonCP(), coo_array),
-        (PoissonCP(solver="pdnr"), coo_array),
+        (NonnegativeCP(tol=1e-4), np.asarray),
+        (PoissonCP(tol=1e-4), coo_array),
+        (PoissonCP(solver="pdnr", tol=1e-4), coo_array),
     ],
 )
 def test_heldout_finds_the_rank_of_counts(estimator, convert):
@@ -42,15 +42,15 @@ def test_heldout_finds_the_rank_of_counts(estimator, convert):
 
 @pytest.mark.parametrize(
     ("estimator", "convert"),
-    [(NonnegativeCP(max_iter=200), np.asarray), (PoissonCP(max_iter=200), coo_array)],
+    [(NonnegativeCP(tol=1e-4), np.asarray), (PoissonCP(tol=1e-4), coo_array)],
 )
 def test_stability_finds_the_rank_of_counts(estimator, convert):
     X = convert(counts(2, shape=(20, 12, 10)))
-    found = select_rank(estimator, X, range(2, 5), method="stability", n_repeats=4, random_state=0)
+    found = select_rank(estimator, X, range(2, 5), method="stability", n_repeats=3, random_state=0)
     assert found.best_rank == 3
 
 
-@pytest.mark.parametrize("estimator", [NonnegativeCP(), PoissonCP()])
+@pytest.mark.parametrize("estimator", [NonnegativeCP(tol=1e-4), PoissonCP(tol=1e-4)])
 def test_core_consistency_of_nonnegative_components_falls_beyond_the_true_rank(estimator):
     """It falls one rank later than for CP: a further part that only adds stays apart longer."""
     X = counts(0, shape=(20, 14, 12))
@@ -67,7 +67,7 @@ def test_heldout_finds_the_rank_of_unobserved_entries(estimator):
     seen = np.random.default_rng(0).random(X.shape) < 0.5
     stored = coo_array((X[seen], np.nonzero(seen)), shape=X.shape)
     found = select_rank(
-        estimator(missing="unobserved"), stored, [1, 2, 3], n_repeats=3, random_state=0
+        estimator(missing="unobserved", tol=1e-4), stored, [1, 2, 3], n_repeats=3, random_state=0
     )
     assert found.best_rank == 2
 
@@ -87,8 +87,8 @@ def entries(loss, seed=0, shape=(20, 18, 15), rank=2):
 @pytest.mark.parametrize("loss", ["bernoulli", "gamma"])
 def test_heldout_finds_the_rank_of_a_generalized_model(loss):
     """A floor of the gamma data is a component of its own."""
-    X = entries(loss, shape=(14, 12, 10) if loss == "gamma" else (20, 18, 15))
-    estimator = GeneralizedCP(loss=loss, tol=1e-4)
+    X = entries(loss, shape=(11, 10, 9) if loss == "gamma" else (20, 18, 15))
+    estimator = GeneralizedCP(loss=loss, tol=1e-3)
     expected = {"bernoulli": 2, "gamma": 3}[loss]
     ranks = [expected - 1, expected, expected + 1]
     found = select_rank(estimator, X, ranks, n_repeats=2, random_state=0)
@@ -99,7 +99,8 @@ def test_heldout_zeros_of_sparse_data_need_a_loss_that_takes_their_mean():
     X = coo_array(entries("bernoulli", shape=(10, 8, 6)))
     with pytest.raises(InvalidInputError, match="GeneralizedCP takes no such numbers"):
         select_rank(GeneralizedCP(loss="bernoulli"), X, [1, 2])
-    choice = select_rank(GeneralizedCP(loss="poisson"), X, [1, 2], n_repeats=2, random_state=0)
+    rough = GeneralizedCP(loss="poisson", tol=1e-2)
+    choice = select_rank(rough, X, [1, 2], n_repeats=2, random_state=0)
     assert np.isfinite(choice.table["heldout_loss"]).all()
 
 
@@ -194,7 +195,7 @@ def test_labels_reach_every_fit_with_their_samples(make):
     X = np.arange(12.0)[:, None, None] + np.random.default_rng(0).random((12, 5, 4))
     Labelled.seen.clear()
     select_rank(
-        *(Labelled(), X, [1, 2]),
+        *(Labelled(tol=0.1), X, [1, 2]),
         **{"y": make(range(12)), "method": ["heldout", "stability"], "n_repeats": 2},
     )
     sizes = [len(y) for _, y in Labelled.seen]

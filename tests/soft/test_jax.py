@@ -103,19 +103,19 @@ def test_differences_agree(x64, name, settings):
 def test_mapping_is_looping(x64, name, n_iter):
     """Every argument has a batch of its own, also the levels."""
     function, arrays = of_arrays(name, epsilon=0.1, n_iter=n_iter)
-    factors = jnp.array([1.0, 0.6])[:, None]
-    batches = [jnp.stack([array * f[0] for f in factors]) for array in arrays]
+    batches = [np.stack([array, 0.6 * np.asarray(array)]) for array in arrays]
 
     def loss(*values):
-        return (function(*values) ** 2).sum()
+        value = function(*values)
+        return (value**2).sum(), value
 
-    everything = tuple(range(len(arrays)))
-    gradient = jax.grad(loss, everything)
-    values, gradients = jax.vmap(function)(*batches), jax.jit(jax.vmap(gradient))(*batches)
+    gradient = jax.value_and_grad(loss, tuple(range(len(arrays))), has_aux=True)
+    (_, values), gradients = jax.jit(jax.vmap(gradient))(*batches)
+    alone = jax.jit(gradient)
     for i in range(2):
-        one = [batch[i] for batch in batches]
-        np.testing.assert_allclose(values[i], function(*one), rtol=1e-9)
-        for found, expected in zip(gradients, gradient(*one), strict=True):
+        (_, value), wanted = alone(*(batch[i] for batch in batches))
+        np.testing.assert_allclose(values[i], value, rtol=1e-9)
+        for found, expected in zip(gradients, wanted, strict=True):
             np.testing.assert_allclose(found[i], expected, rtol=1e-7, atol=1e-9)
 
 
@@ -128,9 +128,10 @@ def test_mapping_over_some_arguments_and_twice(x64):
         return soft_jax.soft_quantile(x, level)
 
     over_levels = jax.vmap(each, in_axes=(None, 0))
-    found = jax.vmap(jax.vmap(over_levels, in_axes=(0, None)), in_axes=(0, None))(x, levels)
+    over_all = jax.vmap(jax.vmap(over_levels, in_axes=(0, None)), in_axes=(0, None))
+    found = jax.jit(over_all)(x, levels)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
-    by_level = jax.grad(lambda levels: over_levels(x[0, 0], levels).sum())(levels)
+    by_level = jax.jit(jax.grad(lambda levels: over_levels(x[0, 0], levels).sum()))(levels)
     pullback = soft.vjp(soft.soft_quantile, np.asarray(x[0, 0]), np.asarray(levels))[1]
     np.testing.assert_allclose(by_level, pullback(np.ones(2)).levels, rtol=1e-7)
 
@@ -140,21 +141,20 @@ def test_any_axis(x64):
     weights = np.random.default_rng(4).random((5, 2, 3))
     arguments = {"weights": weights, "n_targets": 4, "axis": 0}
     value, pullback = soft.vjp(soft.soft_sort, x, **arguments)
-    found, pull = jax.vjp(
-        lambda x, w: soft_jax.soft_sort(x, **arguments | {"weights": w}), x, weights
-    )
+    sort = jax.jit(lambda x, w: soft_jax.soft_sort(x, **arguments | {"weights": w}))
+    found, pull = jax.vjp(sort, x, weights)
     np.testing.assert_allclose(found, value, rtol=1e-12)
     expected = pullback(value)
     for gradient, name in zip(pull(found), ("x", "weights"), strict=True):
         np.testing.assert_allclose(gradient, getattr(expected, name), rtol=1e-9, atol=1e-9)
-    median = soft_jax.soft_quantile(x, axis=1)
+    median = jax.jit(lambda x: soft_jax.soft_quantile(x, axis=1))(x)
     np.testing.assert_allclose(median, soft.soft_quantile(x, axis=1), rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 def test_types_are_kept(dtype):
     x = jnp.asarray(X).astype(dtype)
-    value, pull = jax.vjp(soft_jax.soft_rank, x)
+    value, pull = jax.vjp(jax.jit(soft_jax.soft_rank), x)
     (gradient,) = pull(jnp.ones_like(value))
     assert value.dtype == gradient.dtype == dtype
     expected = soft.soft_rank(np.asarray(x.astype(jnp.float32)))
@@ -163,7 +163,7 @@ def test_types_are_kept(dtype):
 
 def test_each_argument_keeps_its_type(x64):
     x, quantiles = jnp.asarray(X, jnp.float32), jnp.arange(4.0)
-    value, pull = jax.vjp(soft_jax.quantile_normalize, x, quantiles)
+    value, pull = jax.vjp(jax.jit(soft_jax.quantile_normalize), x, quantiles)
     assert value.dtype == jnp.float32
     assert [gradient.dtype for gradient in pull(value)] == [jnp.float32, jnp.float64]
 
@@ -171,7 +171,7 @@ def test_each_argument_keeps_its_type(x64):
 @pytest.mark.parametrize("is_double", [False, True])
 def test_whole_numbers_give_the_default_type(is_double):
     with jax.enable_x64(is_double):
-        value = soft_jax.soft_sort(jnp.array([3, 1, 2]), epsilon=1e-4)
+        value = jax.jit(lambda x: soft_jax.soft_sort(x, epsilon=1e-4))(jnp.array([3, 1, 2]))
         assert value.dtype == jnp.result_type(float)
         np.testing.assert_allclose(value, [1, 2, 3], rtol=1e-6)
         assert soft_jax.soft_quantile([3, 1, 2]).shape == ()
@@ -185,9 +185,10 @@ def test_float32_gradients_are_those_of_float64(epsilon):
     def loss(x):
         return (soft_jax.quantile_normalize(x, quantiles, epsilon=epsilon) ** 2).sum()
 
-    single = jax.grad(loss)(x)
+    gradient = jax.jit(jax.grad(loss))
+    single = gradient(x)
     with jax.enable_x64(True):
-        exact = np.asarray(jax.grad(loss)(x.astype(np.float64)))
+        exact = np.asarray(gradient(x.astype(np.float64)))
     np.testing.assert_allclose(single, exact, rtol=1e-5, atol=1e-5 * np.abs(exact).max())
 
 
@@ -240,14 +241,14 @@ def test_loops_and_recomputation(x64):
         return (jax.lax.scan(step, x, length=3)[0] ** 2).sum()
 
     x = jnp.asarray(X[0])
-    check_grads(loss, (x,), order=1, modes=["rev"], atol=1e-5, rtol=1e-5)
+    check_grads(jax.jit(loss), (x,), order=1, modes=["rev"], atol=1e-5, rtol=1e-5)
     again = jax.jit(jax.grad(jax.checkpoint(loss)))(x)
-    np.testing.assert_allclose(again, jax.grad(loss)(x), rtol=1e-9)
+    np.testing.assert_allclose(again, jax.jit(jax.grad(loss))(x), rtol=1e-9)
 
 
 def test_gradient_descent_learns_quantiles():
-    x = jax.random.normal(jax.random.key(0), (4, 64))
-    wanted = jnp.exp(x)
+    x = np.random.default_rng(0).normal(size=(2, 32)).astype(np.float32)
+    wanted = np.exp(x)
 
     @jax.jit
     def step(gaps):
@@ -256,10 +257,10 @@ def test_gradient_descent_learns_quantiles():
             return ((normal - wanted) ** 2).mean()
 
         value, gradient = jax.value_and_grad(loss)(gaps)
-        return gaps - 0.02 * gradient, value
+        return gaps - 0.05 * gradient, value
 
     gaps, losses = jnp.zeros(8), []
-    for _ in range(100):
+    for _ in range(40):
         gaps, value = step(gaps)
         losses.append(float(value))
     assert losses[-1] < 0.2 * losses[0]
@@ -276,7 +277,7 @@ def test_higher_and_forward_derivatives_are_refused():
         jax.jvp(loss, (x,), (x,))
     for second in (jax.hessian(loss), jax.grad(lambda x: jax.grad(loss)(x).sum())):
         with pytest.raises(InvalidTypeError, match="first derivatives only"):
-            second(x)
+            jax.jit(second)(x)
     weigh = jax.grad(lambda s: jax.grad(lambda x: s * soft_jax.soft_rank(x)[0])(x).sum())
     with pytest.raises(InvalidTypeError, match="first derivatives only"):
         weigh(2.0)

@@ -73,8 +73,10 @@ def test_more_steps_need_no_more_memory():
 def test_fixed_iterations_keep_vectors_only(function, arguments):
     d, n, m = 8, 400, 32
     x = np.random.default_rng(0).normal(size=(d, n))
+    value, pullback = vjp(function, x, **arguments, n_iter=1, epsilon=0.1)
+    pullback(value)  # what is loaded once is not counted
     peaks = []
-    for n_iter in (5, 5, 45):
+    for n_iter in (5, 45):
         tracemalloc.start()
         try:
             value, pullback = vjp(function, x, **arguments, n_iter=n_iter, epsilon=0.1)
@@ -83,4 +85,4 @@ def test_fixed_iterations_keep_vectors_only(function, arguments):
         finally:
             tracemalloc.stop()
     # Tables would be 40 * d * n * m * 8.
-    assert peaks[2] - peaks[1] < 2 * 40 * d * (n + m) * 8
+    assert peaks[1] - peaks[0] < 2 * 40 * d * (n + m) * 8

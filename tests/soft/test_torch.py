@@ -88,17 +88,18 @@ def test_a_layer_learns_quantiles():
         def forward(self, x):
             return soft_torch.quantile_normalize(x, torch.cumsum(torch.exp(self.gaps), 0))
 
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(4, 64, generator=generator, dtype=torch.float64)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 32)))
     wanted = torch.exp(x)
     layer = torch.nn.Sequential(Normalize())
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
     losses = []
-    for _ in range(60):
-        optimizer.zero_grad()
+    # By hand: importing the optimizers of torch takes longer than everything else here.
+    for _ in range(40):
+        layer.zero_grad()
         loss = ((layer(x) - wanted) ** 2).mean()
         loss.backward()
-        optimizer.step()
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.sub_(0.05 * parameter.grad)
         losses.append(loss.item())
     assert losses[-1] < 0.2 * losses[0]
 

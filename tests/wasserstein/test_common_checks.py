@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 
 @every_check_of(
-    WassersteinCP(max_iter=2),
+    WassersteinCP(epsilon=0.5, max_iter=2),
     WassersteinCP(1, costs={1: "one-identity"}, transport="sinkhorn", sinkhorn_iter=5, max_iter=2),
 )
 def test_scikit_learn_checks(estimator, check):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from array_api_compat import array_namespace
-
 from polyad.augmented.metric import augmentation_metric
 from polyad.augmented.rules import gram_of, unit_columns
 from polyad.augmented.solver import Moments
+from polyad.core.arrays import namespace_of
 from polyad.cp.rules import double
 from polyad.tensor.alignment import normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor, column_norms
@@ -41,7 +40,7 @@ class Components:
 
     def canonical(self) -> Components:
         """Return the same with signs and order as all decompositions have them."""
-        xp = array_namespace(self.rows)
+        xp = namespace_of(self.rows)
         ones = xp.ones_like(self.lengths[0])
         tensor = normalize_components(KruskalTensor(ones, [self.rows, *self.factors]))
         order = weight_order(tensor)
@@ -64,11 +63,11 @@ class Components:
 
     def after(self, earlier: Array) -> Components:
         """Return the same, with the rows of earlier samples before the own."""
-        return replace(self, rows=array_namespace(earlier).concat([earlier, self.rows], axis=0))
+        return replace(self, rows=namespace_of(earlier).concat([earlier, self.rows], axis=0))
 
     def weighted(self) -> tuple[Array, list[Array]]:
         """Return the weights, and the factors of all modes with columns of length one."""
-        xp = array_namespace(self.rows)
+        xp = namespace_of(self.rows)
         weights = column_norms(self.rows)
         safe = xp.where(weights > 0, weights, xp.ones_like(weights))
         return weights, [self.rows / safe[None, :], *self.factors]
@@ -77,4 +76,4 @@ class Components:
         """Return the metric that discounts what augmentation changes, in the type of the data."""
         moments = self.moments
         metric = augmentation_metric(gram_of(self.factors), moments.rows, moments.changes, floor)
-        return array_namespace(metric).astype(metric, self.rows.dtype)
+        return namespace_of(metric).astype(metric, self.rows.dtype)

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import device
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,7 +27,7 @@ from polyad.augmented.problem import (
 )
 from polyad.augmented.signals.steps import restored_step, stored_step
 from polyad.augmented.solver import FullBatchSolver, MiniBatchSolver, Moments, Settings
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
 from polyad.core.threads import thread_limit
 from polyad.cp.family import CPLearned, check_rank
@@ -41,7 +41,7 @@ from polyad.data.label_values import joined_labels
 from polyad.data.readers import sample_access
 from polyad.data.validation import as_tensor_input, read_features
 from polyad.estimators import saving
-from polyad.estimators.base import ReportSection
+from polyad.estimators.base import Pattern, ReportSection
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS
 from polyad.exceptions import InvalidInputError, ModelFileError
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 _ALL = 2**40
 # Components of this part of the size of a sample are none.
 _NOTHING = 1e-12
+# Components whose maps the report draws.
+_SHOWN_MAPS = 8
 # Samples whose features are made at a time, where no batch_size says so.
 _SAMPLES_AT_A_TIME = 256
 
@@ -153,7 +155,7 @@ class AugmentedCP(BatchedCP):
         changes, and makes features uncorrelated, in the order of signal to change, with a mean
         square of one over all of them. None gives the coefficients of the components, of length
         one, in the unit of the data. ``'auto'`` is the first with ``augment`` and None without.
-    metric_floor : float, default=0.02
+    metric_floor : float, default=0.005
         A change that every direction is taken to have, as a part of the mean change. Large
         numbers discount nothing.
     center : bool, default=True
@@ -217,9 +219,9 @@ class AugmentedCP(BatchedCP):
 
     Notes
     -----
-    With a metric, feature k is a mixture of all components and not component k, although both have
-    the name ``augmentedcpk`` in tables: ``inverse_transform(np.eye(n_components)) - mean_`` has
-    the pattern of each feature.
+    With a metric, feature k (``augmentedcpk``) is a mixture of all components and not component k
+    (``componentk`` in factor tables): ``inverse_transform(np.eye(n_components)) - mean_`` has the
+    pattern of each feature.
 
     The decomposition, its updates and the ridge projection are those of [1]_. Ours are: weights
     without unit, data about its mean, damped steps, rates that forget the start, and the metric,
@@ -296,7 +298,7 @@ class AugmentedCP(BatchedCP):
         gamma: float = 0.0,
         rounds: int = 1,
         metric: str | None = "auto",
-        metric_floor: float = 0.02,
+        metric_floor: float = 0.005,
         center: bool = True,
         scale_channels: bool = True,
         batch_size: int | None = 128,
@@ -506,13 +508,19 @@ class AugmentedCP(BatchedCP):
         else:
             found = found.after(earlier.factors_[0] * earlier.weights_[None, :])
         weights, factors = found.weighted()
-        has_metric = self.metric is not None and problem.augment is not None
+        metric = None
+        if self.metric is not None and problem.augment is not None:
+            metric = found.metric(float(self.metric_floor))
+            if _is_nothing(weights, state.centre.spread):
+                metric = namespace_of(metric).eye(
+                    len(weights), dtype=metric.dtype, device=device(metric)
+                )
         return AugmentedLearned(
             factors_=factors,
             weights_=weights,
             _lengths=found.lengths,
-            mean_=array_namespace(mean).reshape(mean, problem.shape),
-            metric_=found.metric(float(self.metric_floor)) if has_metric else None,
+            mean_=namespace_of(mean).reshape(mean, problem.shape),
+            metric_=metric,
             channel_scales_=problem.preprocess.scales,
             n_steps_=state.n_steps,
             _largest_batch=state.largest,
@@ -535,8 +543,7 @@ class AugmentedCP(BatchedCP):
 
     def _warn_about_model(self, problem: AugmentedData, learned: AugmentedLearned) -> None:
         """Say so if nothing is left, as a ridge does that is too large."""
-        largest = float(array_namespace(learned.weights_).max(learned.weights_))
-        if learned._spread > 0 and largest <= _NOTHING * math.sqrt(learned._spread):
+        if learned._spread > 0 and _is_nothing(learned.weights_, learned._spread):
             self._warn_about_data(
                 f"every component is zero, but the data is not. alpha={self.alpha} is too large: "
                 "use a smaller one."
@@ -614,19 +621,54 @@ class AugmentedCP(BatchedCP):
         check_is_fitted(self)
         features = read_features(X, int(self.weights_.shape[0]))
         if self.metric_ is not None:
-            xp = array_namespace(self.metric_)
+            xp = namespace_of(self.metric_)
             features = xp.asarray(features, dtype=self.metric_.dtype) @ xp.linalg.pinv(self.metric_)
         return super().inverse_transform(features) + self.mean_[None, ...]
 
-    def _report_sections(self) -> list[ReportSection]:
+    def _component_names(self) -> Any:
+        # Features are mixtures of the components if there is a metric.
         if self.metric_ is None:
-            return []
+            return super()._component_names()
+        return np.asarray([f"component{k}" for k in range(len(self.weights_))], dtype=object)
+
+    def _report_sections(self) -> list[ReportSection]:
+        sections = [] if len(self.factors_) < 3 else [self._maps()]
+        return sections if self.metric_ is None else [*sections, self._feature_sizes()]
+
+    def _maps(self) -> ReportSection:
+        """Return maps of components over their last two modes, such as frequencies and times."""
+        factors = [to_numpy(factor) for factor in self.factors_[1:]]
+        axes = tuple(self._axis(mode) for mode in (len(factors) - 1, len(factors)))
+        patterns = []
+        for r in range(min(_SHOWN_MAPS, len(self.weights_))):
+            leads = [self.top(r, mode, 1).index[0] for mode in range(1, len(factors) - 1)]
+            values = np.outer(factors[-2][:, r], factors[-1][:, r])
+            # As the first modes have it at their largest entries.
+            values *= np.prod([own[np.argmax(np.abs(own[:, r])), r] for own in factors[:-2]])
+            title = ", ".join([f"component {r}", *map(str, leads)])
+            patterns.append(Pattern(title, values, axes))
+        text = (
+            "The components of largest weight over the last two modes, at the leading entries of "
+        )
+        text += "the others, which the titles name. Red is more, blue is less than the mean."
+        caption = "Each map has a scale of its own, with zero in white"
+        return ReportSection("Maps", text, caption=caption, patterns=patterns)
+
+    def _axis(self, mode: int) -> tuple[str, np.ndarray]:
+        """Return the name of a mode, and places for its entries."""
+        labels = self.labels_[mode]
+        places = np.arange(self.factors_[mode].shape[0])
+        if labels is not None and labels.dtype.kind in "iuf":
+            places = labels
+        return f"mode {mode}" if self.modes_ is None else self.modes_[mode], places
+
+    def _feature_sizes(self) -> ReportSection:
         import pandas as pd
 
         sizes = {}
         for name, moments in (("size", self._row_moments), ("change", self._change_moments)):
             metric = like(self.metric_, moments)
-            squares = array_namespace(moments).linalg.diagonal(metric.T @ moments @ metric)
+            squares = namespace_of(moments).linalg.diagonal(metric.T @ moments @ metric)
             sizes[name] = np.sqrt(np.maximum(to_numpy(squares), 0.0))
         table = pd.DataFrame(sizes, index=pd.Index(self.get_feature_names_out(), name="feature"))
         safe = np.where(table["change"] > 0, table["change"], 1.0)
@@ -636,7 +678,7 @@ class AugmentedCP(BatchedCP):
             "Features are mixtures of the components, in the order of what samples differ by to "
             "what augmentation changes: root mean squares of both."
         )
-        return [ReportSection("Features and augmentation", text, table=table)]
+        return ReportSection("Features and augmentation", text, table=table)
 
     # Files.
 
@@ -660,6 +702,10 @@ class AugmentedCP(BatchedCP):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = False
         return tags
+
+
+def _is_nothing(weights: Array, spread: float) -> bool:
+    return float(namespace_of(weights).max(weights)) <= _NOTHING * math.sqrt(spread)
 
 
 def _refuse_mask(mask: Any) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from array_api_compat import array_namespace
+from polyad.core.arrays import namespace_of
 
 if TYPE_CHECKING:
     from polyad.core.arrays import Array
@@ -33,7 +33,7 @@ def augmentation_metric(gram: Array, rows: Array, changes: Array, floor: float) 
     ``rows`` and ``changes`` are second moments of rows, ``floor`` is g as a part of the mean of
     the changes over all directions. All are in double precision.
     """
-    xp = array_namespace(gram)
+    xp = namespace_of(gram)
     n_components = int(gram.shape[0])
     root = _power(gram, 0.5)
     noise, signal = root @ changes @ root, root @ rows @ root
@@ -50,7 +50,7 @@ def augmentation_metric(gram: Array, rows: Array, changes: Array, floor: float) 
 
 def _power(matrix: Array, exponent: float) -> Array:
     """Return a power of a symmetric matrix without negative eigenvalues."""
-    xp = array_namespace(matrix)
+    xp = namespace_of(matrix)
     values, vectors = xp.linalg.eigh(_symmetric(matrix))
     largest = float(xp.max(values))
     kept = values > _NEGLIGIBLE * largest
@@ -64,7 +64,7 @@ def _symmetric(matrix: Array) -> Array:
 
 def _signs(matrix: Array) -> Array:
     """Return the sign of the entry of largest size in each column."""
-    xp = array_namespace(matrix)
+    xp = namespace_of(matrix)
     largest, least = xp.max(matrix, axis=0), xp.min(matrix, axis=0)
     ones = xp.ones_like(largest)
     return xp.where(largest >= -least, ones, -ones)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_array_api_obj
+from array_api_compat import device, is_array_api_obj, is_numpy_array
 
 from polyad.augmented.signals.steps import SignalStep
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
+from polyad.core.threads import cut, run_blocks
 from polyad.cp.rules import double, epsilon_of
 from polyad.data.batches import MemorySource, matching
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Units of rounding by which a mean may miss.
 _ROUNDING_OF_MEANS = 4.0
+# Numbers that stay in a cache from one use to the next.
+_CACHED = 100_000
 # Generators of twins and of the order of samples come from the same seed.
 _TWINS = 1
 
@@ -81,16 +84,16 @@ class Preprocess:
         if self.scales is not None:
             sizes = (1, -1, *(1 for _ in samples.shape[2:]))
             scales = like(self.scales, samples)
-            samples = samples / array_namespace(samples).reshape(scales, sizes)
+            samples = samples / namespace_of(samples).reshape(scales, sizes)
         elif not self.makes_new:
             # A function of a user's own may write to what it is given.
-            samples = array_namespace(samples).asarray(samples, copy=True)
+            samples = namespace_of(samples).asarray(samples, copy=True)
         return read_output(self.function(samples), samples, "preprocess", same_shape=False)
 
 
 def channel_scales(samples: Array) -> Array:
     """Return the standard deviation of each channel (mode 1), one where it does not change."""
-    xp = array_namespace(samples)
+    xp = namespace_of(samples)
     others = (0, *range(2, samples.ndim))
     spread = xp.sqrt(
         xp.mean((samples - xp.mean(samples, axis=others, keepdims=True)) ** 2, axis=others)
@@ -131,6 +134,8 @@ class AugmentedData:
         first = preprocess(source.head.data[:1, ...])
         #: An array of the kind that all arrays of the fit are of.
         self.like = first
+        #: Memory of views that are not kept: new pages cost as much as the numbers in them.
+        self._spaces: dict[int, np.ndarray] = {}
         #: The shape of a sample.
         self.shape = tuple(int(n) for n in first.shape[1:])
 
@@ -160,7 +165,7 @@ class AugmentedData:
         if callable(self.augment):
             generator = np.random.default_rng([_TWINS, *key])
             # A function of a user's own may write to what it is given.
-            own = array_namespace(samples).asarray(samples, copy=True)
+            own = namespace_of(samples).asarray(samples, copy=True)
             changed = read_output(self.augment(own, generator), samples, "augment")
         else:
             changed = read_output(_taken(self.augment, batch.positions), samples, "augment")
@@ -176,7 +181,7 @@ class AugmentedData:
         """Return the tensor of the first batch that tells something, about its own mean."""
         matrix = self.matrix(self.source.first_informative(generator).given.data)
         about = self.view(matrix, self.moved_centre(None, matrix)).matrix
-        return array_namespace(about).reshape(about, (int(about.shape[0]), *self.shape))
+        return namespace_of(about).reshape(about, (int(about.shape[0]), *self.shape))
 
     def centre(self) -> Centre:
         """Return the centre of all samples, in one pass over them."""
@@ -195,11 +200,11 @@ class AugmentedData:
         self, centre: Centre | None, matrix: Array, positions: np.ndarray | None = None
     ) -> Centre:
         """Return the centre of the samples before and of some more."""
-        xp = array_namespace(matrix)
+        xp = namespace_of(matrix)
         n = int(matrix.shape[0])
         mean = xp.mean(matrix, axis=0) if self.center else xp.zeros_like(matrix[0, :])
         if not bool(xp.all(xp.isfinite(mean))):
-            self._squares(matrix, positions)
+            self._sound(squares_of(matrix), positions)
         spread = float(xp.sum(squares_of(matrix - mean[None, :]))) / n
         # Samples that are all the same differ from their mean by rounding.
         rounding = _ROUNDING_OF_MEANS * epsilon_of(matrix.dtype)
@@ -214,20 +219,41 @@ class AugmentedData:
         spread = (1.0 - share) * (centre.spread + share * distance) + share * spread
         return Centre(total, centre.mean + share * between, spread if spread > least else 0.0)
 
-    def view(self, matrix: Array, centre: Centre, positions: np.ndarray | None = None) -> View:
-        """Return samples about the centre and in its unit; refuse what is not finite."""
+    def view(
+        self,
+        matrix: Array,
+        centre: Centre,
+        positions: np.ndarray | None = None,
+        place: int | None = None,
+    ) -> View:
+        """Return samples about the centre and in its unit; refuse what is not finite.
+
+        A view with a ``place`` holds until the next one of that place, whose memory it shares.
+        """
         if centre.spread == 0:
             matrix = 0.0 * matrix
-        elif self.center and self.preprocess.makes_new:
-            matrix -= centre.mean[None, :]
-        elif self.center:
-            matrix = matrix - centre.mean[None, :]
-        return View(matrix, self._squares(matrix, positions) / centre.unit**2, centre.unit)
+            squares = squares_of(matrix)
+        elif self.center and is_numpy_array(matrix):
+            matrix, squares = _about(matrix, centre.mean, self._place(matrix, place))
+        else:
+            matrix = matrix - centre.mean[None, :] if self.center else matrix
+            squares = squares_of(matrix)
+        return View(matrix, self._sound(squares, positions) / centre.unit**2, centre.unit)
 
-    def _squares(self, about: Array, positions: np.ndarray | None) -> Array:
-        """Return the squares of samples, or refuse those that are not finite."""
-        squares = squares_of(about)
-        sound = to_numpy(array_namespace(squares).isfinite(squares))
+    def _place(self, matrix: np.ndarray, place: int | None) -> np.ndarray:
+        """Return where samples about the centre may be written."""
+        if self.preprocess.makes_new:
+            return matrix
+        if place is None:
+            return np.empty_like(matrix)
+        space = self._spaces.get(place)
+        if space is None or len(space) < len(matrix):
+            space = self._spaces[place] = np.empty_like(matrix)
+        return space[: len(matrix)]
+
+    def _sound(self, squares: Array, positions: np.ndarray | None) -> Array:
+        """Return the squares of samples, or refuse samples that are not finite."""
+        sound = to_numpy(namespace_of(squares).isfinite(squares))
         if sound.all():
             return squares
         bad = np.flatnonzero(~sound)
@@ -246,8 +272,10 @@ class AugmentedData:
 def _taken(array: Any, positions: np.ndarray) -> Array:
     """Return some samples of an array in memory or on disk."""
     if not is_array_api_obj(array) or isinstance(array, np.ndarray):
-        return np.asarray(array[positions])
-    xp = array_namespace(array)
+        first, last = int(positions[0]), int(positions[-1])
+        is_run = len(positions) == last - first + 1  # positions are sorted
+        return np.asarray(array[first : last + 1] if is_run else array[positions])
+    xp = namespace_of(array)
     return xp.take(array, xp.asarray(positions, device=device(array)), axis=0)
 
 
@@ -279,21 +307,33 @@ def tensor_names(
 
 def flat(tensors: Array) -> Array:
     """Return tensors as a matrix with a row for each sample."""
-    xp = array_namespace(tensors)
+    xp = namespace_of(tensors)
     return xp.reshape(tensors, (int(tensors.shape[0]), math.prod(tensors.shape[1:])))
 
 
 def like(array: Array, reference: Array) -> Array:
     """Bring an array to the namespace, device and number type of another."""
-    xp = array_namespace(reference)
-    own = array if array_namespace(array) is xp else to_numpy(array)
+    xp = namespace_of(reference)
+    own = array if namespace_of(array) is xp else to_numpy(array)
     return xp.asarray(own, dtype=reference.dtype, device=device(reference))
 
 
 def squares_of(matrix: Array) -> Array:
     """Return the squared length of each row, summed in double precision if that is cheap."""
-    xp = array_namespace(matrix)
+    xp = namespace_of(matrix)
     return double(xp.vecdot(matrix, matrix))
+
+
+def _about(matrix: np.ndarray, mean: np.ndarray, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Write rows less their mean; return them and their squares, in one pass over memory."""
+    squares = np.empty(len(matrix))
+
+    def subtract(start: int, stop: int) -> None:
+        own = np.subtract(matrix[start:stop], mean, out=out[start:stop])
+        squares[start:stop] = squares_of(own)
+
+    run_blocks(subtract, cut(len(matrix), max(1, _CACHED // matrix.shape[1])))
+    return out, squares
 
 
 def read_augmentation(augment: Any, n_samples: int | None, shape: tuple[int, ...]) -> Any:
@@ -362,7 +402,7 @@ def read_output(made: Any, samples: Array, what: str, *, same_shape: bool = True
 def _is_real(made: Array) -> bool:
     kinds = ("real floating", "integral", "bool")
     try:
-        return bool(array_namespace(made).isdtype(made.dtype, kinds))
+        return bool(namespace_of(made).isdtype(made.dtype, kinds))
     except TypeError:  # text and objects have no kind
         return False
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from array_api_compat import array_namespace
+import numpy as np
+from array_api_compat import is_numpy_array
 
+from polyad.core.arrays import namespace_of
+from polyad.core.threads import cut, run_blocks
 from polyad.cp.rules import double
 from polyad.tensor.kruskal import column_norms
 from polyad.tensor.products import contract_columns, project
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from polyad.augmented.problem import View
     from polyad.core.arrays import Array
 
+# Samples of one matrix product.
+_ROWS_AT_A_TIME = 64
 # Rows of this part of the usual length have no direction.
 _NO_LENGTH = 1e-12
 # Steps are halved so often before a row stays as it is.
@@ -34,7 +39,7 @@ class RowSystem:
     """The matrix ``Q = G + ridge I`` that all rows of a batch share, factored once."""
 
     def __init__(self, gram: Array, ridge: float) -> None:
-        xp = array_namespace(gram)
+        xp = namespace_of(gram)
         size = float(xp.mean(xp.linalg.diagonal(gram)))
         ridge = max(ridge, _LEAST_RIDGE * (size if size > 0 else 1.0))
         eye = xp.eye(int(gram.shape[0]), dtype=gram.dtype)
@@ -48,9 +53,12 @@ class RowSystem:
 
 def directions(rows: Array) -> tuple[Array, Array]:
     """Return the rows divided by their lengths, zero for those that have none, and the lengths."""
-    xp = array_namespace(rows)
-    lengths = xp.sqrt(xp.sum(rows * rows, axis=1))
-    has_length = lengths > _NO_LENGTH * math.sqrt(float(xp.mean(lengths * lengths)))
+    xp = namespace_of(rows)
+    lengths = xp.sqrt(xp.vecdot(rows, rows))
+    least = _NO_LENGTH * float(xp.linalg.vector_norm(lengths)) / math.sqrt(int(rows.shape[0]))
+    if float(xp.min(lengths)) > least:
+        return rows / lengths[:, None], lengths
+    has_length = lengths > least
     safe = xp.where(has_length, lengths, xp.ones_like(lengths))
     units = xp.where(has_length[:, None], rows / safe[:, None], xp.zeros_like(rows))
     return units, xp.where(has_length, lengths, xp.zeros_like(lengths))
@@ -61,46 +69,46 @@ def pulls(rows: Array, twins: Array, gamma: float) -> tuple[Array, Array]:
 
     Zero where a row or its twin has no direction, and for less than two others.
     """
-    xp = array_namespace(rows)
+    xp = namespace_of(rows)
     units, lengths = directions(twins)
     counted = (directions(rows)[1] > 0) & (lengths > 0)
-    n_counted = int(xp.sum(xp.astype(counted, xp.int64)))
+    n_counted = int(xp.count_nonzero(counted))
     if n_counted < 2:
         return xp.zeros_like(rows), xp.zeros_like(counted)
-    units = xp.where(counted[:, None], units, xp.zeros_like(units))
-    others = xp.sum(units, axis=0)[None, :] - units
-    pull = (gamma + 1.0) / (n_counted - 1) * others - units
-    return xp.where(counted[:, None], pull, xp.zeros_like(pull)), counted
+    if n_counted < int(rows.shape[0]):
+        units = xp.where(counted[:, None], units, xp.zeros_like(units))
+    push = (gamma + 1.0) / (n_counted - 1)
+    pull = push * xp.sum(units, axis=0)[None, :] - (push + 1.0) * units
+    if n_counted < int(rows.shape[0]):
+        pull = xp.where(counted[:, None], pull, xp.zeros_like(pull))
+    return pull, counted
 
 
 def row_losses(rows: Array, system: RowSystem, rhs: Array, pull: Array) -> Array:
     """Return the part of the objective that each row decides, ``pull`` being ``beta u``."""
-    xp = array_namespace(rows)
+    xp = namespace_of(rows)
     units, _ = directions(rows)
-    quadratic = xp.sum(rows * (rows @ system.matrix - 2.0 * rhs), axis=1)
-    return quadratic + xp.sum(pull * units, axis=1)
+    return xp.vecdot(rows, rows @ system.matrix - 2.0 * rhs) + xp.vecdot(pull, units)
 
 
 def improved_rows(
     rows: Array, system: RowSystem, rhs: Array, pull: Array, *, rounds: int = 1
 ) -> Array:
     """Take damped steps of eq. 15 from some rows, each as long as its loss falls."""
-    xp = array_namespace(rows)
+    xp = namespace_of(rows)
     rows = xp.asarray(rows, copy=True)
-    ridge_rows = system.solve(rhs)
-    best = row_losses(rows, system, rhs, pull)
     for _ in range(rounds):
         units, lengths = directions(rows)
-        safe = xp.where(lengths > 0, lengths, xp.ones_like(lengths))[:, None]
-        # The gradient of <pull, x/|x|> is orthogonal to x.
-        slope = (pull - units * xp.sum(units * pull, axis=1)[:, None]) / safe
-        slope = xp.where(lengths[:, None] > 0, slope, xp.zeros_like(slope))
-        way = ridge_rows - 0.5 * system.solve(slope) - rows
+        along, product = xp.vecdot(units, pull), rows @ system.matrix
+        best = xp.vecdot(rows, product - 2.0 * rhs) + along
+        # The gradient of <pull, x/|x|> is orthogonal to x; a row without length has no part.
+        inverse = xp.where(lengths > 0, 1.0 / xp.where(lengths > 0, lengths, 1.0), 0.0)
+        slope = (pull - units * along[:, None]) * inverse[:, None]
+        gradient = 2.0 * (product - rhs) + slope
+        way = -0.5 * system.solve(gradient)
         # What a small step along it would bring, for a whole step: nothing if that is rounding.
-        gain = -xp.sum(way * (2.0 * (rows @ system.matrix - rhs) + slope), axis=1)
-        waiting = xp.nonzero(gain > _NO_GAIN * (xp.abs(best) + xp.sum(xp.abs(rhs * rows), axis=1)))[
-            0
-        ]
+        gain, size = -xp.vecdot(way, gradient), xp.abs(best) + xp.vecdot(xp.abs(rhs), xp.abs(rows))
+        waiting = xp.nonzero(gain > _NO_GAIN * size)[0]
         share = 1.0
         for _ in range(_HALVINGS):
             if waiting.shape[0] == 0:
@@ -117,7 +125,7 @@ def improved_rows(
 
 def better_rows(first: Array, second: Array, system: RowSystem, rhs: Array, pull: Array) -> Array:
     """Return of two rows for each sample the one of the lower loss."""
-    xp = array_namespace(first)
+    xp = namespace_of(first)
     losses = [row_losses(rows, system, rhs, pull) for rows in (first, second)]
     return xp.where((losses[0] <= losses[1])[:, None], first, second)
 
@@ -135,7 +143,7 @@ def best_factors(
     ``contracted`` (R, p) is the sum of the products of rows and samples, ``cross`` (R, R) that of
     rows with themselves. Each mode starts from what is left once the later ones are contracted.
     """
-    xp = array_namespace(contracted)
+    xp = namespace_of(contracted)
     moved = list(factors)
     sizes = [int(factor.shape[0]) for factor in factors]
     # Of the modes up to k, the later ones contracted.
@@ -156,7 +164,7 @@ def best_factors(
 
 def unit_columns(factors: Sequence[Array], before: Sequence[Array]) -> list[Array]:
     """Give columns length one; those of length zero stay as they were."""
-    xp = array_namespace(factors[0])
+    xp = namespace_of(factors[0])
     result = []
     for factor, own in zip(factors, before, strict=True):
         lengths = column_norms(factor)
@@ -170,11 +178,29 @@ def contract_samples(views: Sequence[View], rows: Sequence[Array]) -> tuple[Arra
     """Return the products of rows with samples, and of rows with themselves, of all views."""
     contracted = cross = None
     for view, own in zip(views, rows, strict=True):
-        xp = array_namespace(own)
+        xp = namespace_of(own)
         mine = project(view.matrix.T, xp.astype(own / view.unit, view.matrix.dtype))
-        contracted = mine if contracted is None else contracted + mine
-        cross = own.T @ own if cross is None else cross + own.T @ own
+        if contracted is None:
+            contracted, cross = mine, own.T @ own
+        else:
+            contracted += mine
+            cross += own.T @ own
     return contracted, cross
+
+
+def products_with(matrix: Array, basis: Array) -> Array:
+    """Return ``matrix @ basis`` for few rows that are long, cut by rows alone.
+
+    Each is one sum in a fixed order, whatever the number of threads.
+    """
+    if not is_numpy_array(matrix):
+        return matrix @ basis
+    out = np.empty((matrix.shape[0], basis.shape[1]), np.result_type(matrix, basis))
+    run_blocks(
+        lambda start, stop: np.matmul(matrix[start:stop], basis, out=out[start:stop]),
+        cut(len(matrix), _ROWS_AT_A_TIME),
+    )
+    return out
 
 
 def scale_of(factors: Sequence[Array]) -> Array:

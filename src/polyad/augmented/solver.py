@@ -41,7 +41,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from polyad.augmented.problem import like
 from polyad.augmented.rules import (
@@ -53,15 +52,17 @@ from polyad.augmented.rules import (
     gram_of,
     grams_of,
     improved_rows,
+    products_with,
     pulls,
     scale_of,
     unit_columns,
 )
+from polyad.core.arrays import namespace_of
 from polyad.cp.rules import double, epsilon_of
 from polyad.cp.solver import balance
 from polyad.cp.stochastic.solver import averaging_rate
 from polyad.fitting.driver import Solver
-from polyad.tensor.products import khatri_rao, project
+from polyad.tensor.products import khatri_rao
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
 
 # The least part of the squared data that a change of the objective must be to count.
 _ROUNDING = 1e-12
+# Updates of a start that is not given, by the first batch.
+_FIRST_ROUNDS = 10
 # The number of the sweep whose twins tell the moments of a finished fit.
 _LAST_SWEEP = 2**31
 
@@ -163,7 +166,7 @@ class FittedBatch:
     @property
     def size(self) -> float:
         """The sum of the squares of all samples and twins."""
-        return sum(float(array_namespace(view.squares).sum(view.squares)) for view in self.views)
+        return sum(float(namespace_of(view.squares).sum(view.squares)) for view in self.views)
 
 
 class AugmentedSolver(Solver[AugmentedState]):
@@ -248,27 +251,28 @@ class AugmentedSolver(Solver[AugmentedState]):
     def products(self, views: Sequence[View], factors: Sequence[Array]) -> list[Array]:
         """Return the products of samples with the components."""
         basis = khatri_rao(factors)
-        return [double(project(view.matrix, basis).T) / view.unit for view in views]
+        return [double(products_with(view.matrix, basis)) / view.unit for view in views]
 
     def fit_rows(
-        self, products: Sequence[Array], system: RowSystem, before: Sequence[Array] = ()
+        self,
+        products: Sequence[Array],
+        system: RowSystem,
+        ridge_rows: Sequence[Array],
+        before: Sequence[Array] = (),
     ) -> list[Array]:
         """Return the rows of samples and twins; none is worse than the ridge solution or before."""
-        rows = [system.solve(rhs) for rhs in products]
-        settings = self.settings
-        if len(rows) == 1:
+        rows, settings = list(ridge_rows), self.settings
+        if len(rows) == 1 or settings.beta == 0:
             return rows
         if before:
             rows[1] = before[1]
         for mine, other in ((0, 1), (1, 0)):
-            own = system.solve(products[mine])
+            own = ridge_rows[mine]
             pull, _ = pulls(own, rows[other], settings.gamma)
             pull = settings.beta * pull
             if before:
                 own = better_rows(own, before[mine], system, products[mine], pull)
-            if settings.beta > 0:
-                own = improved_rows(own, system, products[mine], pull, rounds=settings.rounds)
-            rows[mine] = own
+            rows[mine] = improved_rows(own, system, products[mine], pull, rounds=settings.rounds)
         return rows
 
     def parts(
@@ -281,10 +285,10 @@ class AugmentedSolver(Solver[AugmentedState]):
         """Return the parts of the objective of a batch, per sample."""
         grams = grams_of(factors)
         gram = math.prod(grams[1:], start=grams[0])
-        xp = array_namespace(gram)
+        xp = namespace_of(gram)
         n = int(rows[0].shape[0])
         residuals = [
-            float(xp.sum(view.squares) + xp.sum(own * (own @ gram - 2.0 * rhs))) / n
+            float(xp.sum(view.squares) + xp.sum(xp.vecdot(own, own @ gram - 2.0 * rhs))) / n
             for view, own, rhs in zip(views, rows, products, strict=True)
         ]
         size = sum(float(xp.sum(own * own)) for own in rows)
@@ -293,9 +297,11 @@ class AugmentedSolver(Solver[AugmentedState]):
         if len(rows) == 1:
             return found
         pull, counted = pulls(rows[0], rows[1], self.settings.gamma)
-        units = [xp.where(counted[:, None], directions(own)[0], 0.0 * own) for own in rows]
+        units = [directions(own)[0] for own in rows]
+        if not bool(xp.all(counted)):
+            units = [xp.where(counted[:, None], own, 0.0 * own) for own in units]
         alignment = float(xp.sum(units[0] * pull)) / n
-        n_counted = max(int(xp.sum(xp.astype(counted, xp.int64))), 2)
+        n_counted = max(int(xp.count_nonzero(counted)), 2)
         twin = float(xp.sum(units[0] * units[1]))
         every = float(xp.sum(xp.sum(units[0], axis=0) * xp.sum(units[1], axis=0)))
         return replace(
@@ -309,18 +315,19 @@ class AugmentedSolver(Solver[AugmentedState]):
     def fitted(self, views: list[View], centre: Centre, factors: Sequence[Array]) -> FittedBatch:
         """Return the rows of a batch, and what follows from them."""
         system, products = self.system(factors), self.products(views, factors)
-        rows = self.fit_rows(products, system)
+        ridge_rows = [system.solve(rhs) for rhs in products]
+        rows = self.fit_rows(products, system, ridge_rows)
         scale = scale_of(factors) * centre.unit
-        ridge_rows = [system.solve(rhs) * scale[None, :] for rhs in products]
-        change = ridge_rows[-1] - ridge_rows[0]
+        features = ridge_rows[0] * scale[None, :]
+        change = ridge_rows[-1] * scale[None, :] - features
         n = int(change.shape[0])
         return FittedBatch(
             views=views,
             rows=rows,
             centre=centre,
             parts=self.parts(views, rows, products, factors),
-            features=ridge_rows[0],
-            moments=Moments(ridge_rows[0].T @ ridge_rows[0] / n, change.T @ change / n),
+            features=features,
+            moments=Moments(features.T @ features / n, change.T @ change / n),
         )
 
 
@@ -340,7 +347,18 @@ class MiniBatchSolver(AugmentedSolver):
         state = super().begin(factors, seed=seed, n_steps=n_steps)
         first = self.problem.source.first_informative()
         fitted = self._fitted(state, first, seed, 0, 0)
-        return replace(state, parts=fitted.parts)
+        begun = replace(state, parts=fitted.parts)
+        if n_steps:
+            return begun
+        # A start at random is soon forgotten, but not the basin that a single step leaves it for.
+        for _ in range(_FIRST_ROUNDS):
+            if fitted.size == 0:
+                break
+            contracted, cross = contract_samples(fitted.views, fitted.rows)
+            moved = best_factors(contracted, state.factors, cross, self.settings.alpha)
+            state = replace(state, factors=unit_columns(moved, state.factors))
+            fitted = self._fitted(state, first, seed, 0, 0)
+        return replace(begun, factors=state.factors)
 
     def step(self, state: AugmentedState) -> AugmentedState:
         """Return the state after one sweep over all batches."""
@@ -398,7 +416,7 @@ class MiniBatchSolver(AugmentedSolver):
             self.sample_labels = [labels for _, labels in self._passed]
             rows = [own for own, _ in self._passed]
             # None if it was interrupted before the end of the first batch.
-            return replace(state, rows=array_namespace(*rows).concat(rows)) if rows else state
+            return replace(state, rows=namespace_of(*rows).concat(rows)) if rows else state
         self.sample_labels = []
         total, moments, n_samples, size, rows = Parts(), state.moments, 0, 0.0, []
         for number, batch in enumerate(self.problem.source.sweep()):
@@ -411,7 +429,7 @@ class MiniBatchSolver(AugmentedSolver):
             rows.append(fitted.features)
             self.sample_labels.append(batch.given.labels[0])
         self.nothing = state.centre.unit**2 * size / n_samples + self.floor
-        rows = array_namespace(*rows).concat(rows)
+        rows = namespace_of(*rows).concat(rows)
         return replace(state, rows=rows, moments=moments, parts=total)
 
     def with_rows(self, state: AugmentedState, batch: Batch) -> AugmentedState:
@@ -427,7 +445,10 @@ class MiniBatchSolver(AugmentedSolver):
         if self.moves_centre:
             before = centre if centre.n_samples else None
             centre = self.problem.moved_centre(before, matrices[0])
-        views = [self.problem.view(own, centre, batch.positions) for own in matrices]
+        views = [
+            self.problem.view(own, centre, batch.positions, place)
+            for place, own in enumerate(matrices)
+        ]
         return self.fitted(views, centre, state.factors)
 
 
@@ -449,7 +470,13 @@ class FullBatchSolver(AugmentedSolver):
         views = self._all(state.seed)
         before = [own for own in (state.rows, state.twin_rows) if own is not None]
         products = self.products(views, state.factors)
-        rows = self.fit_rows(products, self.system(state.factors), before)
+        system = self.system(state.factors)
+        ridge_rows = [system.solve(rhs) for rhs in products]
+        rows = self.fit_rows(products, system, ridge_rows, before)
+        # The alignment has a jump where a row loses its direction or gets one, as under a ridge
+        # that leaves nothing: such rows are not taken if the jump is upwards.
+        if self.parts(views, rows, products, state.factors).objective > state.parts.objective:
+            rows = before
         contracted, cross = contract_samples(views, rows)
         factors = best_factors(contracted, state.factors, cross, self.settings.alpha)
         # Which leaves the rows as they are, and lowers the ridge term.

@@ -103,6 +103,8 @@ class _PartCompiler(Compiler):
         """Compile a function."""
         state = self.state
         state.flags.no_compile = True
+        # Nor can anything else call it: its wrappers take a fifth of the time.
+        state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
         state.library = _PartLibrary(state.targetctx.codegen(), func.__qualname__)
         result = super().compile_extra(func)
         # Numba finds the code by what Python would call, of which each part needs its own.
@@ -129,6 +131,7 @@ class _Compiler(Compiler):
         library = _Library(self.state.targetctx.codegen(), func.__qualname__)
         library.enable_object_caching()
         self.state.library = library
+        self.state.flags.no_cfunc_wrapper = True  # Python calls it, C does not
         return super().compile_extra(func)
 
 
@@ -244,4 +247,4 @@ def _end_turn(index: str) -> None:
 
 #: How a function of a number is compiled that every caller gets a copy of, with sums in their
 #: order: a loop over it can then be vectorised. For the ``jit_options`` of ``overload``.
-INLINED: Any = {**_IN_ORDER, "forceinline": True}
+INLINED: Any = {**_IN_ORDER, "forceinline": True, "pipeline_class": _PartCompiler}

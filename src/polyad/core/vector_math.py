@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 
 from polyad.core.compiled import INLINED
 
@@ -69,6 +69,29 @@ _L3_32, _L4_32, _L5_32 = _F(0.1421449592), _F(-0.1664128146), _F(0.2000104509)
 _L6_32, _L7_32 = _F(-0.2500030642), _F(0.3333333073)
 
 
+_SAME_BITS = {
+    types.float64: types.uint64,
+    types.uint64: types.float64,
+    types.float32: types.uint32,
+    types.uint32: types.float32,
+}
+
+
+def _same_bits(_context: Any, number: Any) -> Any:
+    """Read the bits of a float as an integer, or those of an integer as a float.
+
+    As ``view`` does, which Numba compiles anew for each type and each place.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], context.get_value_type(signature.return_type))
+
+    return _SAME_BITS[number](number), generate
+
+
+_reread: Any = intrinsic(_same_bits)
+
+
 def _exp64(x: Any) -> Any:
     """Return exp(x) of a float64."""
     inside = min(max(x, _EXP_LEAST), _EXP_MOST)
@@ -81,8 +104,8 @@ def _exp64(x: Any) -> Any:
     p = (p * r + _E8) * r + _E9
     p = 1.0 + (r + r * r * p)
     # Adding the power of two to the exponent; the upper bits of the rounder are shifted out.
-    bits = np.float64(p).view(np.uint64) + (np.float64(rounded).view(np.uint64) << _SHIFT)
-    y: Any = np.uint64(bits).view(np.float64)
+    bits = _reread(p) + (_reread(rounded) << _SHIFT)
+    y: Any = _reread(bits)
     y = y if x >= _EXP_LEAST else 0.0
     y = y if x <= _EXP_MOST else np.inf
     return y if x == x else np.nan  # noqa: PLR0124  (not NaN)
@@ -92,9 +115,9 @@ def _log64(x: Any) -> Any:
     """Return log(x) of a float64."""
     subnormal = x < _TINY
     scaled = x * _TWO_54 if subnormal else x
-    bits = np.float64(scaled).view(np.uint64) + _TO_ONE
-    mantissa = np.uint64((bits & _MANTISSA) + _HALF_ROOT).view(np.float64)
-    exponent = np.uint64((bits >> _SHIFT) + _ROUNDER_BITS).view(np.float64) - (_ROUNDER + _BIAS)
+    bits = _reread(scaled) + _TO_ONE
+    mantissa = _reread((bits & _MANTISSA) + _HALF_ROOT)
+    exponent = _reread((bits >> _SHIFT) + _ROUNDER_BITS) - (_ROUNDER + _BIAS)
     exponent = exponent - 54.0 if subnormal else exponent
     f = mantissa - 1.0
     s = f / (2.0 + f)
@@ -115,8 +138,8 @@ def _exp32(x: Any) -> Any:
     r = r - power * _LN2_LOW_32
     p = ((_E0_32 * r + _E1_32) * r + _E2_32) * r + _E3_32
     p = _ONE_32 + (r + r * r * (p * r + _E4_32))
-    bits = np.float32(p).view(np.uint32) + (np.float32(rounded).view(np.uint32) << _SHIFT_32)
-    y = np.uint32(bits).view(np.float32)
+    bits = _reread(p) + np.uint32(_reread(rounded) << _SHIFT_32)
+    y = _reread(np.uint32(bits))
     y = y if x >= _EXP_LEAST_32 else _ZERO_32
     y = y if x <= _EXP_MOST_32 else _INF_32
     return y if x == x else _NAN_32  # noqa: PLR0124  (not NaN)
@@ -126,9 +149,9 @@ def _log32(x: Any) -> Any:
     """Return log(x) of a float32."""
     subnormal = x < _TINY_32
     scaled = x * _TWO_25 if subnormal else x
-    bits = np.uint32(np.float32(scaled).view(np.uint32) + _TO_ONE_32)
-    mantissa = np.uint32((bits & _MANTISSA_32) + _HALF_ROOT_32).view(np.float32)
-    raised = np.uint32((bits >> _SHIFT_32) + _ROUNDER_BITS_32).view(np.float32)
+    bits = np.uint32(_reread(scaled) + _TO_ONE_32)
+    mantissa = _reread(np.uint32((bits & _MANTISSA_32) + _HALF_ROOT_32))
+    raised = _reread(np.uint32((bits >> _SHIFT_32) + _ROUNDER_BITS_32))
     exponent = raised - (_ROUNDER_32 + _BIAS_32)
     exponent = exponent - _25_32 if subnormal else exponent
     f = mantissa - _ONE_32

@@ -7,9 +7,9 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.sklearn_compat import Interval, fit_context
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, CPLearned
@@ -193,7 +193,7 @@ class CP(CPFamily):
 
     def _with_samples(self, given: TensorInput, learned: CPLearnedOnline) -> CPLearnedOnline:
         """Return what is learned from further samples."""
-        xp = array_namespace(learned.weights_)
+        xp = namespace_of(learned.weights_)
         others, scale = learned.others, learned.scale
         safe = xp.where(scale > 0, scale, xp.ones_like(scale))
         old_rows = learned.factors_[0] * (learned.weights_ / safe)[None, :]
@@ -225,8 +225,8 @@ class CP(CPFamily):
 
     def _like_the_model(self, given: TensorInput) -> Any:
         """Bring a batch to the namespace, device and number type of the model."""
-        xp = array_namespace(self.weights_)
-        if given.is_sparse and xp is array_namespace(np.zeros(1)):
+        xp = namespace_of(self.weights_)
+        if given.is_sparse and xp is np:
             return given.data.astype(self.weights_.dtype)
         if given.is_sparse:
             message = (
@@ -234,7 +234,7 @@ class CP(CPFamily):
                 "first, or give a dense batch."
             )
             raise InvalidInputError(message)
-        own = array_namespace(given.data) is xp
+        own = namespace_of(given.data) is xp
         data = given.data if own else to_numpy(given.data)
         return xp.asarray(data, dtype=self.weights_.dtype, device=device(self.weights_))
 

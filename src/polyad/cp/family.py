@@ -14,8 +14,8 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
+from polyad.core.arrays import namespace_of
 from polyad.core.sklearn_compat import StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.start import given_start, make_start
@@ -263,7 +263,7 @@ class CPFamily(KruskalResult, Factorization):
 
     def _learned(self, solver: FactorSolver[Any], state: Any) -> CPLearned:
         factors = solver.factors(state)
-        xp = array_namespace(factors[0])
+        xp = namespace_of(factors[0])
         weights = xp.ones_like(factors[0][0, :]) * 2.0**solver.problem.exponent
         tensor = normalize_components(KruskalTensor(weights, factors), solver.fixed_modes)
         order = [] if solver.fixed_modes else weight_order(tensor)
@@ -294,7 +294,7 @@ class CPFamily(KruskalResult, Factorization):
         size: float = math.sqrt(problem.norm_squared) * 2.0**problem.exponent
         norms = (column_norms(factor) for factor in learned.factors_)
         sizes = math.prod(norms, start=learned.weights_)
-        largest = float(array_namespace(sizes).max(sizes))
+        largest = float(namespace_of(sizes).max(sizes))
         return largest <= _NOTHING * size
 
     def _advice_on_nothing(self, problem: Any) -> str:

@@ -13,10 +13,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from scipy.sparse import coo_array
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.threads import as_slices, cut
 from polyad.cp.rules import UpdateRule, double, epsilon_of
 from polyad.tensor.dense import DenseTensor
@@ -50,7 +50,7 @@ def build_problem(data: Any, missing: Missing, *, rescale: bool = True) -> Probl
     remembers it as ``exponent``.
     """
     stored = data.data if isinstance(data, coo_array) else data
-    xp = array_namespace(stored)
+    xp = namespace_of(stored)
     unknown = None if isinstance(data, coo_array) else xp.isnan(data)
     if unknown is not None and bool(xp.any(unknown)):
         stored = data = xp.where(unknown, xp.zeros_like(data), data)
@@ -73,7 +73,7 @@ def build_problem(data: Any, missing: Missing, *, rescale: bool = True) -> Probl
 
 def _exponent(stored: Array) -> int:
     """Return the power of two to divide by, or zero if the numbers are of a comfortable size."""
-    xp = array_namespace(stored)
+    xp = namespace_of(stored)
     if math.prod(stored.shape) == 0:
         return 0
     size = max(abs(float(xp.max(stored))), abs(float(xp.min(stored))))
@@ -114,8 +114,8 @@ class FitData:
     def asarray(self, array: Array) -> Array:
         """Bring an array to the namespace, device and number type of the data."""
         like = self.tensor.array if isinstance(self.tensor, DenseTensor) else self.tensor.values
-        xp = array_namespace(like)
-        own = array if array_namespace(array) is xp else to_numpy(array)
+        xp = namespace_of(like)
+        own = array if namespace_of(array) is xp else to_numpy(array)
         return xp.asarray(own, dtype=like.dtype, device=device(like))
 
     def unobserved_slices(self) -> list[tuple[int, int]]:
@@ -189,7 +189,7 @@ class CompleteProblem(Problem):
         return rows, self._residual([rows, *factors[1:]], rhs, rows)
 
     def _residual(self, factors: Sequence[Array], rhs: Array, factor: Array) -> float:
-        inner = float(array_namespace(rhs).sum(double(rhs) * double(factor)))
+        inner = float(namespace_of(rhs).sum(double(rhs) * double(factor)))
         model = _norm_squared(factors)
         residual = self.norm_squared - 2.0 * inner + model
         if not math.isfinite(residual):
@@ -216,7 +216,7 @@ class ObservedProblem(Problem):
         would be lost beside others that are a thousand times as large.
         """
         normal = _gram(factors, mode)
-        trace = float(array_namespace(normal).linalg.trace(normal))
+        trace = float(namespace_of(normal).linalg.trace(normal))
         return math.ulp(1.0) * trace * self.shape[mode] / math.prod(self.shape)
 
     def sweep(self, factors: list[Array], rule: UpdateRule, fixed_modes: Collection[int]) -> float:
@@ -261,7 +261,7 @@ class ObservedDense(ObservedProblem):
     tensor: DenseTensor
 
     def __init__(self, array: Array, observed: Array) -> None:
-        xp = array_namespace(array)
+        xp = namespace_of(array)
         super().__init__(DenseTensor(xp.where(observed, array, xp.zeros_like(array))))
         self.mask = DenseTensor(xp.astype(observed, array.dtype))
         modes = range(len(self.shape))
@@ -271,7 +271,7 @@ class ObservedDense(ObservedProblem):
 
     def unobserved_slices(self) -> list[tuple[int, int]]:
         """Return the modes that have slices without observations, and the first of them."""
-        xp = array_namespace(self.mask.array)
+        xp = namespace_of(self.mask.array)
         return [
             (mode, int(xp.argmin(counts)))
             for mode, counts in enumerate(self._counts)
@@ -288,7 +288,7 @@ class ObservedDense(ObservedProblem):
         Sums are made in double precision, as those of sparse data are: a row that its observations
         hardly determine would show the rounding of single precision.
         """
-        xp = array_namespace(factors[mode])
+        xp = namespace_of(factors[mode])
         n, rank = (int(size) for size in factors[mode].shape)
         step = max(1, _NORMALS_AT_A_TIME // rank**2)
         if self.dtype != xp.float64:
@@ -313,7 +313,7 @@ class ObservedDense(ObservedProblem):
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual over the observed entries."""
-        xp = array_namespace(factors[0])
+        xp = namespace_of(factors[0])
         ones = xp.ones(int(factors[0].shape[1]), dtype=self.dtype)
         difference = self.mask.array * (self.tensor.array - kruskal_to_dense(ones, factors))
         return DenseTensor(difference).norm_squared()
@@ -321,7 +321,7 @@ class ObservedDense(ObservedProblem):
 
 def _normal_matrices(mask: DenseTensor, factors: Sequence[Array], mode: int) -> Array:
     """Return an array of shape (rows of the mask in the mode, R, R)."""
-    xp = array_namespace(factors[mode])
+    xp = namespace_of(factors[mode])
     rank = int(factors[mode].shape[1])
     rows, columns = np.tril_indices(rank)
     blocks = []
@@ -345,4 +345,4 @@ def _gram(factors: Sequence[Array], mode: int) -> Array:
 
 def _norm_squared(factors: Sequence[Array]) -> float:
     wide = [double(factor) for factor in factors]
-    return float(array_namespace(wide[0]).sum(gram_product(wide)))
+    return float(namespace_of(wide[0]).sum(gram_product(wide)))

@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_numpy_array
+from array_api_compat import device, is_numpy_array
 
+from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, run_blocks
 from polyad.tensor.kernels import SINGULAR, shift_rows
 
@@ -66,7 +67,7 @@ class LeastSquares(UpdateRule):
 
     def solve_rows(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
         """Solve one small system per row."""
-        xp = array_namespace(rhs)
+        xp = namespace_of(rhs)
         ridged = normal + self.ridge * xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
         solved = xp.linalg.solve(determined(ridged), double(rhs)[:, :, None])[:, :, 0]
         return xp.astype(solved, rhs.dtype)
@@ -85,7 +86,7 @@ def solve_normal(normal: Array, rhs: Array, ridge: float) -> Array:
     ``N`` is symmetric and may be singular, as it is for redundant components. Directions whose
     eigenvalue is lost in rounding get no part of the solution.
     """
-    xp = array_namespace(rhs)
+    xp = namespace_of(rhs)
     if not bool(xp.all(xp.isfinite(normal))):
         # Eigenvectors of this cannot be had; the driver tells of an objective that is not finite.
         return xp.full_like(rhs, math.nan)
@@ -112,7 +113,7 @@ def determined(normal: Array) -> Array:
         step = max(1, _SHIFT_WORK // shifted.shape[1] ** 3)
         run_blocks(shift_rows, ((shifted, block) for block in cut(len(shifted), step)))
         return shifted
-    xp = array_namespace(normal)
+    xp = namespace_of(normal)
     diagonal = xp.linalg.diagonal(normal)
     is_zero = diagonal == 0
     finite = xp.where(xp.isfinite(normal), normal, xp.zeros_like(normal))
@@ -124,7 +125,7 @@ def determined(normal: Array) -> Array:
 
 def _diagonals(values: Array) -> Array:
     """Return a diagonal matrix for each row."""
-    xp = array_namespace(values)
+    xp = namespace_of(values)
     return values[:, :, None] * xp.eye(int(values.shape[1]), dtype=values.dtype)
 
 
@@ -132,13 +133,13 @@ def double(array: Array) -> Array:
     """Return the array in float64, in which small systems are solved and sums are made."""
     if isinstance(array, np.ndarray):  # a quick way, for fits of small data
         return array.astype(np.float64, copy=False)
-    xp = array_namespace(array)
+    xp = namespace_of(array)
     return xp.astype(array, xp.float64, copy=False)
 
 
 def like(array: np.ndarray, reference: Array) -> Array:
     """Bring a NumPy array to the namespace and device of another, in its own number type."""
-    return array_namespace(reference).asarray(array, device=device(reference))
+    return namespace_of(reference).asarray(array, device=device(reference))
 
 
 def epsilon_of(dtype: Any) -> float:

@@ -39,8 +39,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
+from polyad.core.arrays import namespace_of
 from polyad.cp.rules import LeastSquares, solve_normal
 from polyad.fitting.driver import Solver
 from polyad.tensor.kruskal import column_norms
@@ -91,7 +91,7 @@ class FactorSolver(Solver[S]):
         """
         share = 2.0 ** (self.problem.exponent / len(self.free_modes))
         lengths = [column_norms(factor) for factor in factors]
-        xp = array_namespace(lengths[0])
+        xp = namespace_of(lengths[0])
         return [
             length * share if k in self.free_modes else xp.ones_like(length)
             for k, length in enumerate(lengths)
@@ -160,7 +160,7 @@ class AlternatingLeastSquares(LeastSquaresSolver):
         """Return half the squared residual plus half the ridge term."""
         if self.ridge == 0:
             return 0.5 * self.unit * state.residual
-        xp = array_namespace(state.factors[0])
+        xp = namespace_of(state.factors[0])
         size = sum(float(xp.sum(state.factors[k] ** 2)) for k in self.free_modes)
         return 0.5 * self.unit * (state.residual + self.ridge * size)
 
@@ -179,7 +179,7 @@ def ridge_rows(problem: Problem, others: Sequence[Array], scale: Array, ridge: f
 
 def balance(factors: Sequence[Array], free_modes: Collection[int]) -> list[Array]:
     """Make the columns of each component equally long over some modes; the model stays the same."""
-    xp = array_namespace(factors[0])
+    xp = namespace_of(factors[0])
     lengths = [column_norms(factors[k]) for k in free_modes]
     alive = lengths[0] > 0
     for length in lengths[1:]:

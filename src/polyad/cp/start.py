@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 from scipy.sparse import csr_array
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.threads import cut
 from polyad.cp.rules import epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -40,7 +39,7 @@ def make_start(
 
 def _of_the_size_of(problem: FitData, factors: list[Array]) -> list[Array]:
     """Scale factors so that the model is as large as the data: a ridge then acts as it will."""
-    xp = array_namespace(factors[0])
+    xp = namespace_of(factors[0])
     size = float(xp.sum(gram_product(factors)))
     share = (problem.norm_squared / size) ** (0.5 / len(factors)) if size > 0 else 1.0
     return [factor * share for factor in factors]
@@ -68,7 +67,7 @@ def svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
         guess = problem.asarray(generator.standard_normal((size, block)))
         vectors = leading_vectors(gram_operator(problem.tensor, mode, block), guess, width)
         fill = problem.asarray(generator.standard_normal((size, n_components - width)))
-        xp = array_namespace(vectors)
+        xp = namespace_of(vectors)
         factors.append(xp.concat([vectors, fill / max(1, size) ** 0.5], axis=1))
     return factors
 
@@ -78,7 +77,7 @@ def leading_vectors(apply: Callable[[Array], Array], guess: Array, width: int) -
 
     ``guess`` is a random start, a little wider than ``width``; ``apply`` takes as many columns.
     """
-    xp = array_namespace(guess)
+    xp = namespace_of(guess)
     basis = _orthonormal(guess)
     for _ in range(_POWER_STEPS):
         basis = _orthonormal(apply(basis))
@@ -95,7 +94,7 @@ def _orthonormal(matrix: Array) -> Array:
     which is orthogonal up to rounding times the condition of ``AᵀA``. If that is more than half of
     the digits, as for data of lower rank than the basis is wide, it is left to QR.
     """
-    xp = array_namespace(matrix)
+    xp = namespace_of(matrix)
     if matrix.shape[0] >= _TALL:
         lengths = xp.sqrt(xp.sum(matrix * matrix, axis=0))
         if bool(xp.all(lengths > 0)):

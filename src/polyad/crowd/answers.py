@@ -1,7 +1,7 @@
 """Who said what of which item: the labels of a crowd, whatever they come in.
 
-A long table, a matrix or a table with a column for each worker become the same three lists of
-numbers. Missing labels are left out here, and nothing below knows of them.
+A long table, a matrix or a table with a column for each worker become the same list of numbers, in
+the order of items. Missing labels are left out here, and nothing below knows of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.core.arrays import to_numpy
+from polyad.core.threads import as_slices, cut
+from polyad.crowd.kernels import count_labels, place_labels
 from polyad.data.label_values import as_labels, find_labels, shown
 from polyad.data.long_table import Column, encode, read_columns
 from polyad.data.readers import unpack
@@ -29,17 +31,21 @@ if TYPE_CHECKING:
 _LARGEST = 2.0**53
 _MODES = ("item", "worker")
 DEFAULT_COLUMNS = ("item", "worker", "label")
+# Rows that are sorted at a time, and what four bytes can count: labels, and pairs of a worker and a
+# class.
+_ROWS_AT_A_TIME, _MOST_IN_FOUR = 1 << 14, 2**31
 # Three workers hardly have more classes than this among them if one of them has few.
 _MANY_CLASSES = 20
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The labels of a crowd: one number for item, worker and class of each."""
+    """The labels of a crowd, those of an item side by side: one number for worker and class."""
 
-    items: Codes
-    workers: Codes
-    labels: Codes
+    #: Where the labels of each item begin, and where those of the last end.
+    starts: Codes
+    #: The number of the worker times that of all classes, plus the number of the class.
+    codes: NDArray[np.int32]
     #: How many items and workers there are; some may have no label.
     shape: tuple[int, int]
     #: The names of items and workers, None where they are known by position.
@@ -49,6 +55,54 @@ class Answers:
     modes: tuple[str, str] = _MODES
     #: Whether items are rows of a table of events, and have no order of their own.
     is_long: bool = False
+
+    def recoded(self, workers: Codes, labels: Codes, n_workers: int, classes: Any) -> Answers:
+        """Return the same labels with other numbers of workers and classes."""
+        _check_pairs(n_workers, len(classes))
+        own_workers, own_labels = np.divmod(self.codes, np.int32(len(self.classes)))
+        codes = workers.astype(np.int32)[own_workers]
+        codes *= np.int32(len(classes))
+        codes += labels.astype(np.int32)[own_labels]
+        return replace(self, codes=codes, shape=(self.shape[0], n_workers), classes=classes)
+
+
+def answers_of(
+    entries: tuple[Codes, Codes, Codes],
+    shape: tuple[int, int],
+    names: tuple[NDArray[Any] | None, NDArray[Any] | None],
+    classes: NDArray[Any],
+    **options: Any,
+) -> Answers:
+    """Sort items, workers and labels by item, in their order; numbers are widened bit by bit."""
+    items, workers, labels = entries
+    _check_pairs(shape[1], len(classes))
+    blocks = as_slices(cut(len(labels), _ROWS_AT_A_TIME))
+    # One place further on than starts are: each start moves to the next while labels are placed.
+    wide = np.int32 if len(labels) < _MOST_IN_FOUR else np.int64
+    places: Codes = np.zeros(shape[0] + 2, dtype=wide)
+    for rows in blocks:
+        count_labels(items[rows].astype(np.int64), places[2:])
+    np.cumsum(places, out=places)
+    codes = np.empty(len(labels), dtype=np.int32)
+    for rows in blocks:
+        own = workers[rows].astype(np.int32) * np.int32(len(classes)) + labels[rows]
+        place_labels(items[rows].astype(np.int64), own.astype(np.int32), places[1:], codes)
+    return Answers(places[:-1], codes, shape, names, classes, **options)
+
+
+def _check_pairs(n_workers: int, n_classes: int) -> None:
+    if n_workers * n_classes >= _MOST_IN_FOUR:
+        raise too_many_pairs(n_workers, n_classes)
+
+
+def too_many_pairs(n_workers: int, n_classes: int) -> InvalidInputError:
+    """Return the error of tables that do not fit."""
+    message = (
+        f"{n_workers} workers and {n_classes} classes make confusion tables of "
+        f"{n_workers * n_classes**2:.3g} numbers. Are the labels classes, and not numbers or free "
+        "text? Merge rare ones."
+    )
+    return InvalidInputError(message)
 
 
 def read_answers(X: Any, columns: Sequence[str] | None) -> Answers:
@@ -90,10 +144,12 @@ def _from_long(X: Any, columns: Sequence[str]) -> Answers:
     if not known.all():  # else nothing is copied
         label = Column(label.name, label.series[known], label.dtype)
         items, workers = items[known], workers[known]
+    del known
     labels, found = _encoded(label)
     shape, names = (len(item_names), len(worker_names)), (item_names, worker_names)
     modes = (item.name, worker.name)
-    return Answers(items, workers, labels, shape, names, found, modes, is_long=True)
+    entries = (items, workers, labels)
+    return answers_of(entries, shape, names, found, modes=modes, is_long=True)
 
 
 def _from_wide(X: Any) -> Answers:
@@ -148,7 +204,8 @@ def _from_entries(coords: Any, values: Any, shape: Any, names: Any, modes: Any) 
     series = pd.Series(values[known])
     labels, classes = _encoded(Column("label", series, str(series.dtype)))
     items, workers = (part[known] for part in coords)
-    return Answers(items, workers, labels, tuple(shape), tuple(names), classes, tuple(modes))
+    entries = (items, workers, labels)
+    return answers_of(entries, tuple(shape), tuple(names), classes, modes=tuple(modes))
 
 
 def _encoded(column: Column) -> tuple[Codes, NDArray[Any]]:
@@ -176,12 +233,14 @@ def _encoded(column: Column) -> tuple[Codes, NDArray[Any]]:
 
 
 def with_gold(answers: Answers, gold: Any) -> tuple[Answers, Codes]:
-    """Return the answers, with the classes of gold labels, and the class of each item or -1."""
+    """Return the answers, with the classes of gold labels, and the class of each item or -1.
+
+    Without gold labels there is no class, of no item.
+    """
     import pandas as pd
 
-    known = np.full(answers.shape[0], -1, dtype=np.intp)
     if gold is None:
-        return answers, known
+        return answers, np.zeros(0, dtype=np.int32)
     if hasattr(gold, "columns"):
         message = (
             f"y is a table with the columns {list(gold.columns)[:8]}. Give a mapping from item to "
@@ -191,6 +250,7 @@ def with_gold(answers: Answers, gold: Any) -> tuple[Answers, Codes]:
     items, values = _gold_items(answers, gold)
     values = np.asarray(values, dtype=object) if isinstance(values, list) else np.asarray(values)
     told = (items >= 0) & ~np.asarray(pd.isna(values))
+    known = np.full(answers.shape[0], -1, dtype=np.int32)
     if not told.any():
         message = (
             f"y knows none of the {len(known)} items of X. Give a mapping or a Series from the "
@@ -208,8 +268,10 @@ def with_gold(answers: Answers, gold: Any) -> tuple[Answers, Codes]:
     codes, own = _encoded(Column("y", series, str(series.dtype)))
     joined = joined_classes(answers.classes, own)
     known[items[told]] = find_labels(joined, own)[codes]
-    moved = find_labels(joined, answers.classes)
-    return replace(answers, labels=moved[answers.labels], classes=joined), known
+    if joined is answers.classes:
+        return answers, known
+    n_workers, moved = answers.shape[1], find_labels(joined, answers.classes)
+    return answers.recoded(np.arange(n_workers), moved, n_workers, joined), known
 
 
 def _gold_items(answers: Answers, gold: Any) -> tuple[Codes, Any]:
@@ -273,7 +335,7 @@ def matched(answers: Answers, model: Any) -> Answers:
     if theirs is not None:
         places = find_labels(np.arange(n_workers) if known is None else known, theirs)
     classes = find_labels(model.classes_, answers.classes)
-    used = np.unique(answers.labels)
+    used = np.unique(answers.codes % len(answers.classes))
     strange = answers.classes[used[classes[used] < 0]]
     if len(strange):
         message = (
@@ -281,17 +343,14 @@ def matched(answers: Answers, model: Any) -> Answers:
             f"{shown(model.classes_)}. Leave such labels out, or fit again with them."
         )
         raise InvalidInputError(message)
-    workers = places[answers.workers]
-    if known is not None and theirs is not None and len(workers) and (workers < 0).all():
+    is_asked = np.zeros(len(places), dtype=bool)
+    is_asked[answers.codes // len(answers.classes)] = True
+    known_ones = places[is_asked] >= 0
+    if known is not None and theirs is not None and len(known_ones) and not known_ones.any():
         warn_user(
             f"None of the workers of X ({shown(theirs)}) is one of the fit ({shown(known)}): all "
             "count as typical ones. Are their names spelled the same, and of the same type?",
             DataWarning,
         )
-    return replace(
-        answers,
-        workers=np.where(workers < 0, n_workers, workers),
-        labels=classes[answers.labels],
-        shape=(answers.shape[0], n_workers + 1),
-        classes=model.classes_,
-    )
+    numbers = np.where(places < 0, n_workers, places)
+    return answers.recoded(numbers, np.maximum(classes, 0), n_workers + 1, model.classes_)

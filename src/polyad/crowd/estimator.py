@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
-from polyad.crowd.answers import DEFAULT_COLUMNS, Answers, with_gold
+from polyad.crowd.answers import DEFAULT_COLUMNS, Answers, answers_of, with_gold
 from polyad.crowd.family import CrowdEstimator
 from polyad.crowd.problem import CrowdProblem, vote_shares
 from polyad.crowd.solver import CrowdSolver, CrowdState
@@ -128,8 +128,9 @@ class MajorityVote(CrowdEstimator):
         return np.where(sums > 0, votes / np.maximum(sums, 1.0), self.class_shares_)
 
     def _score_labels(self, answers: Answers) -> float:
+        votes = CrowdProblem(answers).votes()
         best = self._best(self._class_probabilities(answers))
-        return float(np.mean(best[answers.items] == answers.labels))
+        return float(votes[np.arange(len(best)), best].sum() / votes.sum())
 
 
 @documented
@@ -328,11 +329,10 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
     def _tables(self, answers: Answers | None = None) -> tuple[CrowdSolver, np.ndarray, np.ndarray]:
         """Return the solver of a fitted model, and its counts and prior as it has them."""
         check_is_fitted(self)
-        nobody = np.zeros(0, dtype=np.intp)
-        names = (None, None)
-        shape = (0, self.n_features_in_)
-        empty = Answers(nobody, nobody, nobody, shape, names, self.classes_)
-        solver = self._solver(CrowdProblem(answers or empty))
+        if answers is None:
+            nobody, shape = np.zeros(0, dtype=np.intp), (0, self.n_features_in_)
+            answers = answers_of((nobody,) * 3, shape, (None, None), self.classes_)
+        solver = self._solver(CrowdProblem(answers))
         return solver, self.worker_counts_.transpose(0, 2, 1), self.prior_.T
 
     def _class_probabilities(self, answers: Answers) -> np.ndarray:
@@ -350,7 +350,7 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
         solver, counts, prior = self._tables(answers)
         means = np.log(solver.confusions(counts, prior)), solver.typical(counts, prior)[None]
         shares = np.log(self.class_shares_)
-        return solver.problem.posteriors(np.concatenate(means), shares)[1] / len(answers.labels)
+        return solver.problem.posteriors(np.concatenate(means), shares)[1] / len(answers.codes)
 
     def confusion_table(self, worker: Any = None) -> pd.DataFrame:
         """Return how often a worker calls items of each class (rows) by each label (columns).

@@ -1,4 +1,4 @@
-"""Numba kernels of a round: from tables of workers to posteriors of items, and back to counts.
+"""Numba kernels: the order of items, and rounds: from tables of workers to posteriors and back.
 
 Labels are sorted by item: those of item ``i`` are ``codes[starts[i]:starts[i + 1]]``, each the
 number of a pair of a worker and a label. Tables have a column for each class, and more to a
@@ -7,7 +7,7 @@ multiple of ``LANES``, whose share is zero: sums of four columns fit a register.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,12 +17,34 @@ from polyad.core.vector_math import fast_exp, fast_log
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Labels = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]
+    Whole = NDArray[np.integer[Any]]
+    Labels = tuple[Whole, NDArray[np.int32], NDArray[np.int32]]
 
 #: Columns that are added at once.
 LANES = 4
 # Items whose exponentials are taken in one go.
 _TILE = 256
+
+
+@kernel
+def count_labels(items: NDArray[np.int64], out: Whole) -> None:
+    """Count the labels of each item."""
+    for position in range(len(items)):
+        out[items[position]] += 1
+
+
+@kernel
+def place_labels(
+    items: NDArray[np.int64],
+    own: NDArray[np.int32],
+    places: Whole,
+    codes: NDArray[np.int32],
+) -> None:
+    """Put each label into the next place of its item."""
+    for position in range(len(items)):
+        place = places[items[position]]
+        codes[place] = own[position]
+        places[items[position]] = place + 1
 
 
 @part
@@ -48,7 +70,7 @@ def sum_logs(
                 d += table[row, k + 3]
             out[base + k], out[base + k + 1] = a, b
             out[base + k + 2], out[base + k + 3] = c, d
-        if known[i] >= 0:
+        if len(known) and known[i] >= 0:
             for k in range(width):
                 if k != known[i]:
                     out[base + k] = -np.inf
@@ -100,8 +122,8 @@ def fill_posteriors(
 ) -> float:
     """Fill the posteriors of a block of items, and return the log-likelihood of their labels.
 
-    ``labels`` are starts, codes, and the known class of each item or -1; ``table`` and ``shares``
-    hold logarithms.
+    ``labels`` are starts, codes, and the known class of each item or -1, or nothing; ``table`` and
+    ``shares`` hold logarithms.
     """
     width, n_classes, likelihood = len(shares), out.shape[1], 0.0
     found = np.empty(_TILE * width)
@@ -152,7 +174,7 @@ def add_expected(
 
 @kernel
 def add_counts(
-    starts: NDArray[np.int64],
+    starts: Whole,
     codes: NDArray[np.int32],
     weights: NDArray[np.float64],
     out: NDArray[np.float64],

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.threads import Blocks, as_slices, cut, cut_into, run_blocks
+from polyad.core.threads import Blocks, cut, cut_into, run_blocks
+from polyad.crowd.answers import too_many_pairs
 from polyad.crowd.kernels import LANES, add_counts, add_expected, fill_posteriors
-from polyad.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,26 +36,11 @@ class CrowdProblem:
         self.answers = answers
         self.n_items, self.n_workers = answers.shape
         self.n_classes = len(answers.classes)
-        self.n_labels = len(answers.labels)
+        self.n_labels = len(answers.codes)
         if self.n_workers * self.n_classes**2 > _LARGEST_TABLE:
-            message = (
-                f"{self.n_workers} workers and {self.n_classes} classes make confusion tables of "
-                f"{self.n_workers * self.n_classes**2:.3g} numbers. Are the labels classes, and "
-                "not numbers or free text? Merge rare ones."
-            )
-            raise InvalidInputError(message)
-        # Sorted by item; the limit above leaves room in half the bytes.
-        codes = answers.workers.astype(np.int32)
-        codes *= np.int32(self.n_classes)
-        codes += answers.labels.astype(np.int32)
-        if (answers.items[1:] < answers.items[:-1]).any():
-            codes = codes[np.argsort(answers.items, kind="stable")]
-        starts = np.zeros(self.n_items + 1, dtype=np.int64)
-        for rows in as_slices(cut(self.n_labels, 8 * _BLOCK)):  # which are made of eight bytes each
-            starts[1:] += np.bincount(answers.items[rows], minlength=self.n_items)
-        np.cumsum(starts, out=starts)
-        known = np.full(self.n_items, -1) if gold is None else gold
-        self._labels = starts, codes, known.astype(np.int32)
+            raise too_many_pairs(self.n_workers, self.n_classes)
+        known = np.zeros(0) if gold is None else gold
+        self._labels = answers.starts, answers.codes, known.astype(np.int32)
 
     def votes(self, workers: NDArray[np.bool_] | None = None) -> Numbers:
         """Return how many workers, of all or some, chose each class for each item."""
@@ -129,12 +114,16 @@ class CrowdProblem:
 def vote_shares(problem: CrowdProblem, workers: NDArray[np.bool_] | None = None) -> Numbers:
     """Return the share of votes of each class; items without a vote have those of all items."""
     votes = problem.votes(workers)
-    if not votes.any():
+    overall = votes.sum(axis=0)
+    if not overall.any():
         votes = problem.votes()
-    overall = votes.sum(axis=0) / votes.sum()
-    sums = votes.sum(axis=1)
-    votes /= np.maximum(sums, 1.0)[:, None]
-    votes[sums == 0] = overall
+        overall = votes.sum(axis=0)
+    overall /= overall.sum()
+    for first, last in cut(problem.n_items, _BLOCK):
+        own = votes[first:last]
+        sums = own.sum(axis=1)
+        own /= np.maximum(sums, 1.0)[:, None]
+        own[sums == 0] = overall
     return problem.with_gold(votes)
 
 

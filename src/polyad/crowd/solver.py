@@ -98,6 +98,7 @@ class CrowdSolver(Solver[CrowdState]):
     def init(self, posteriors: Numbers) -> CrowdState:
         """Return the state after posteriors that come from elsewhere."""
         counts, sizes = self._fold(self.problem.counts(posteriors)), np.einsum("ik->k", posteriors)
+        del posteriors  # as large as all that follows
         hopes = _hopes(*counts.shape[1:])
         pooled = counts.sum(axis=0) + hopes
         strength = _FIRST_STRENGTH if self.strength is None else self.strength

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_numpy_array
+from array_api_compat import device, is_numpy_array
 from scipy.sparse import coo_array
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.threads import even_edges
 from polyad.data.labels import LabelledTensor
 from polyad.data.readers import TensorInput, is_of_mne, sample_access
@@ -149,7 +149,7 @@ class MemorySource(SampleSource):
             data = self.head.data[int(chosen[0]) : int(chosen[-1]) + 1, ...]
         else:
             array = self.head.data
-            xp = array_namespace(array)
+            xp = namespace_of(array)
             index = xp.asarray(chosen, device=device(array))
             data = xp.take(array, index, axis=0)
         return replace(self.head, data=data, labels=(mine, *self.head.labels[1:]))
@@ -393,8 +393,8 @@ def matching(data: Any, like: Any) -> Any:
             )
             raise InvalidInputError(message)
         return data.astype(reference.dtype, copy=False)
-    xp = array_namespace(reference)
-    own = data if array_namespace(data) is xp else to_numpy(data)
+    xp = namespace_of(reference)
+    own = data if namespace_of(data) is xp else to_numpy(data)
     with np.errstate(over="ignore"):
         cast = xp.asarray(own, dtype=reference.dtype, device=device(reference))
     if cast is not data and bool(xp.any(xp.isinf(cast))):
@@ -424,7 +424,7 @@ def _chunk_length(array: Any) -> int | None:
 
 def _has_content(given: TensorInput) -> bool:
     stored = given.data.data if given.is_sparse else given.data
-    xp = array_namespace(stored)
+    xp = namespace_of(stored)
     return bool(xp.any((stored != 0) & ~xp.isnan(stored)))
 
 

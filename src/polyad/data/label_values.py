@@ -77,17 +77,23 @@ def as_labels(values: ArrayLike, *, name: str) -> NDArray[Any]:
         labels = _from_objects(labels, name=name)
     if labels.dtype.kind not in "UiufbMm":
         raise _bad_label_type(name, str(labels.dtype))
-    repeated = pd.Index(labels).duplicated()
-    if repeated.any():
-        first = shown(labels[repeated][:1])
+    repeated = _repeated(labels)
+    if len(repeated):
         message = (
-            f"The labels of mode {name!r} must be unique, but {first} occurs more than once. "
-            "Rename the repeated labels, or sum the positions that share a label."
+            f"The labels of mode {name!r} must be unique, but {shown(repeated[:1])} occurs more "
+            "than once. Rename the repeated labels, or sum the positions that share a label."
         )
         raise InvalidInputError(message)
     labels = labels.copy()
     labels.flags.writeable = False
     return labels
+
+
+def _repeated(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels that occur again; a table of hashes would take several times the memory."""
+    ordered = np.sort(labels)
+    repeated: NDArray[Any] = ordered[1:][ordered[1:] == ordered[:-1]]
+    return repeated
 
 
 def _as_array(values: ArrayLike, *, name: str) -> NDArray[Any]:
@@ -114,18 +120,9 @@ def _from_objects(objects: NDArray[Any], *, name: str) -> NDArray[Any]:
 
     kind = pd.api.types.infer_dtype(objects, skipna=False)
     if kind in _NUMPY_TYPE:
-        labels: NDArray[Any]
         if kind == "string":
-            labels = as_text(objects, of=f"mode {name!r}")
-        else:
-            labels = objects.astype(_NUMPY_TYPE[kind])
-        if kind == "string" and not np.array_equal(labels.astype(object), objects):
-            message = (
-                f"A label of mode {name!r} ends in a null character, which NumPy text cannot "
-                "hold. Strip the labels: [label.rstrip('\\0') for label in labels]."
-            )
-            raise InvalidInputError(message)
-        return labels
+            return as_text(objects, of=f"mode {name!r}")
+        return objects.astype(_NUMPY_TYPE[kind])
     if kind == "integer":
         for integers in (np.int64, np.uint64):
             with contextlib.suppress(OverflowError):
@@ -158,7 +155,14 @@ def as_text(labels: NDArray[Any], *, of: str) -> NDArray[np.str_]:
             "it, for example [label[:100] for label in labels] if they still differ."
         )
         raise InvalidInputError(message)
-    return labels.astype(np.str_)
+    found = labels.astype(np.str_)
+    if np.char.str_len(found).sum() != total:
+        message = (
+            f"A label of {of} ends in a null character, which NumPy text cannot hold. Strip the "
+            "labels: [label.rstrip('\\0') for label in labels]."
+        )
+        raise InvalidInputError(message)
+    return found
 
 
 def _bad_label_type(name: str, kind: str) -> InvalidTypeError:

@@ -1,7 +1,7 @@
 """Long tables: one row per entry, one column per mode, perhaps a column of values.
 
 pandas and polars tables are read alike. polars is recognised by its module name and never
-imported. Cost: one hash pass over each label column and one sort of the rows.
+imported. Cost: one or two hash passes over each label column and one sort of the rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from polyad.data.label_values import (
     Unknown,
     as_labels,
     as_mode_names,
+    as_text,
     check_unknown,
     find_labels,
     handle_unknown,
@@ -258,21 +259,22 @@ def encode(column: Column) -> tuple[NDArray[Any], NDArray[Any]]:
         low, high = int(values.min()), int(values.max())
         if high - low < max(_NARROW, len(values)):
             return _encode_narrow(column, values, (low, high))
+    is_text = isinstance(series.dtype, pd.StringDtype)
     if pd.api.types.is_object_dtype(series.dtype):
         # Before hashing, which takes True and 1 for the same label.
         kind = pd.api.types.infer_dtype(series, skipna=True)
         if kind in {"mixed", "mixed-integer"}:
             raise _unsortable(column)
-    codes, found = _factorized(series)
+        is_text = kind == "string"
+    if is_text and len(series) > _ROWS_AT_A_TIME:
+        return _encode_text(column)
+    codes, found = pd.factorize(series)
     _check_labelled(column, codes)
     labels = as_labels(found, name=column.name)
-    del found
     order = np.argsort(labels, kind="stable")
-    rank = np.empty(len(order), dtype=codes.dtype)
+    rank = np.empty(len(order), dtype=np.min_scalar_type(-len(order)))
     rank[order] = np.arange(len(order))
-    for rows in as_slices(cut(len(codes), _ROWS_AT_A_TIME)):
-        codes[rows] = rank[codes[rows]]
-    return codes, labels[order]
+    return rank[codes], labels[order]
 
 
 def _encode_narrow(
@@ -293,22 +295,41 @@ def _encode_narrow(
     return codes, as_labels((places + low).astype(values.dtype), name=column.name)
 
 
-def _factorized(series: pd.Series[Any]) -> tuple[NDArray[Any], Any]:
-    """Return the label number of each row, -1 where there is none, and labels as they come."""
+def _encode_text(column: Column) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Give numbers to text by its sorted labels, which need a fraction of what hashes do."""
     import pandas as pd
 
-    if not pd.api.types.is_string_dtype(series.dtype) or len(series) <= _ROWS_AT_A_TIME:
-        codes, found = pd.factorize(series)
-        return codes.astype(np.min_scalar_type(-len(found) - 1)), found
-    numbers: dict[Any, int] = {}
-    codes = np.empty(len(series), dtype=np.int32 if len(series) < 2**31 else np.int64)
-    for rows in as_slices(cut(len(series), _ROWS_AT_A_TIME)):
-        # The text type of pandas without pyarrow wraps objects; unwrapped, it hashes in half the
-        # time.
-        own, names = pd.factorize(series.iloc[rows].to_numpy(dtype=object))
-        places = [numbers.setdefault(name, len(numbers)) for name in names]
-        codes[rows] = np.array([*places, -1], dtype=codes.dtype)[own]
-    return codes.astype(np.min_scalar_type(-len(numbers) - 1), copy=False), list(numbers)
+    series, blocks = column.series, as_slices(cut(len(column.series), _ROWS_AT_A_TIME))
+    # The text type of pandas without pyarrow wraps objects; unwrapped, it hashes in half the time.
+    is_wrapped = getattr(series.dtype, "storage", None) == "python"
+    places, known, runs = np.empty(len(series), dtype=np.uint16), [], []
+    for rows in blocks:
+        values = series.iloc[rows].array
+        own, names = pd.factorize(values.to_numpy(dtype=object) if is_wrapped else values)
+        if (own < 0).any():
+            _check_labelled(column, series.isna().to_numpy() * -1)
+        places[rows] = own
+        known.append(names)
+        runs.append(np.sort(as_text(np.asarray(names, dtype=object), of=f"mode {column.name!r}")))
+        # Each run is twice as long as the next, as in a sort by merging.
+        while len(runs) > 1 and (len(runs[-2]) < 2 * len(runs[-1]) or rows is blocks[-1]):
+            runs.append(_united([runs.pop(), runs.pop()]))
+    labels = as_labels(runs.pop(), name=column.name)
+    codes = np.empty(len(series), dtype=np.min_scalar_type(-len(labels)))
+    for rows, names in zip(blocks, known, strict=True):
+        texts = np.asarray(names, dtype=object).astype(np.str_)
+        codes[rows] = np.searchsorted(labels, texts)[places[rows]]
+    return codes, labels
+
+
+def _united(runs: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return what sorted labels have together, sorted; those given are let go."""
+    both = np.concatenate(runs)
+    runs.clear()
+    both.sort(kind="stable")
+    is_new = np.ones(len(both), dtype=bool)
+    is_new[1:] = both[1:] != both[:-1]
+    return both[is_new]
 
 
 def _check_labelled(column: Column, codes: NDArray[Any]) -> None:

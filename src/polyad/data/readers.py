@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import scipy.sparse
 from array_api_compat import (
-    array_namespace,
     device,
     is_array_api_obj,
     is_dask_array,
@@ -23,6 +22,7 @@ from array_api_compat import (
 )
 from scipy.sparse import coo_array
 
+from polyad.core.arrays import namespace_of
 from polyad.data.entries import pick_entries
 from polyad.data.label_values import as_labels, as_text
 from polyad.data.labels import LabelledTensor
@@ -79,7 +79,7 @@ class TensorInput:
         elif hasattr(self.data, "take_samples"):  # columns of any kind
             data = self.data.take_samples(kept)
         else:
-            xp = array_namespace(self.data)
+            xp = namespace_of(self.data)
             data = xp.take(self.data, xp.asarray(kept, device=device(self.data)), axis=0)
         own = self.labels[0]
         return replace(
@@ -93,7 +93,7 @@ class TensorInput:
             shape = tuple(self.shape[k] for k in order)
             data: Any = coo_array((self.data.data, coords), shape=shape)
         else:
-            data = array_namespace(self.data).permute_dims(self.data, tuple(order))
+            data = namespace_of(self.data).permute_dims(self.data, tuple(order))
         modes = None if self.modes is None else tuple(self.modes[k] for k in order)
         return TensorInput(data, modes, tuple(self.labels[k] for k in order))
 
@@ -179,6 +179,13 @@ def _from_sequence(X: Any) -> np.ndarray:
             f"X is a {type(X).__name__}. A path is not read: open an array with "
             "np.load(path, mmap_mode='r') and give it to StochasticCP if it is larger than memory, "
             "a .tns file with polyad.io.read_tns(path), a table with pandas."
+        )
+        raise InvalidTypeError(message)
+    if isinstance(X, (list, tuple)) and any(isinstance(item, (str, os.PathLike)) for item in X):
+        message = (
+            f"X is a {type(X).__name__} of text. Paths are not read: give windows of recordings as "
+            "polyad.augmented.signals.Recordings(paths, window=...), and arrays as a list of "
+            "np.load(path, mmap_mode='r')."
         )
         raise InvalidTypeError(message)
     if isinstance(X, Iterator):

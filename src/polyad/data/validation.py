@@ -12,10 +12,10 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 from scipy.sparse import coo_array
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.data.readers import ACCEPTED, TensorInput, unpack
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.sparse import canonicalize
@@ -90,7 +90,7 @@ def _as_float(data: Any) -> Any:
         except ValueError as error:
             message = f"The data holds something that is not a number: {error}. {ACCEPTED}"
             raise InvalidInputError(message) from error
-    xp = array_namespace(data)
+    xp = namespace_of(data)
     if xp.isdtype(data.dtype, "complex floating"):
         message = "Complex data not supported. Give the real and imaginary parts as a mode."
         raise InvalidInputError(message)
@@ -119,7 +119,7 @@ def _check_values(given: TensorInput, *, allow_nan: bool, is_new: bool) -> None:
     stored = given.data.data if given.is_sparse else given.data
     if math.prod(stored.shape) == 0:
         return
-    xp = array_namespace(stored)
+    xp = namespace_of(stored)
     # One pass in the normal case: the largest and smallest entry tell of NaN and infinity too.
     high, low = float(xp.max(stored)), float(xp.min(stored))
     has_nan = math.isnan(high) or math.isnan(low)
@@ -166,7 +166,7 @@ def _refuse_nan(given: TensorInput, bad: Array) -> None:
 
 def _samples(bad: Array) -> str:
     """Return how many samples have True somewhere, and the first of them, in words."""
-    xp = array_namespace(bad)
+    xp = namespace_of(bad)
     found = np.flatnonzero(to_numpy(xp.any(bad, axis=tuple(range(1, bad.ndim)))))
     shown = ", ".join(map(str, found[:_SHOWN].tolist())) + (", ..." if len(found) > _SHOWN else "")
     return f"{len(found)} sample{'s' if len(found) > 1 else ''} ({shown})"
@@ -174,7 +174,7 @@ def _samples(bad: Array) -> str:
 
 def first_position(given: TensorInput, bad: Array) -> tuple[int, ...]:
     """Return the index of the first True, in the coordinates of the tensor."""
-    xp = array_namespace(bad)
+    xp = namespace_of(bad)
     first = int(xp.argmax(xp.astype(xp.reshape(bad, (-1,)), xp.uint8)))
     if given.is_sparse:
         return tuple(int(row[first]) for row in given.data.coords)
@@ -187,7 +187,7 @@ def describe_entries(given: TensorInput, bad: Array) -> str:
     ``bad`` is of the stored entries of sparse data, of all entries of dense data.
     """
     stored = given.data.data if given.is_sparse else given.data
-    xp = array_namespace(stored)
+    xp = namespace_of(stored)
     flat = xp.reshape(bad, (-1,))
     count = int(xp.sum(xp.astype(flat, xp.int64)))
     first = float(xp.reshape(stored, (-1,))[int(xp.argmax(xp.astype(flat, xp.uint8)))])
@@ -209,7 +209,7 @@ def _place(given: TensorInput, where: Sequence[int]) -> str:
 def refuse_negative(given: TensorInput, advice: str) -> None:
     """Refuse data with a negative entry, naming the first; the advice says what to do."""
     stored = given.data.data if given.is_sparse else given.data
-    if not bool(array_namespace(stored).any(stored < 0)):
+    if not bool(namespace_of(stored).any(stored < 0)):
         return
     if given.is_sparse:
         # Parts of an entry may be negative where their sum is not.
@@ -233,7 +233,7 @@ def read_features(X: Any, n_components: int) -> Array:
             "needed, as transform returns them."
         )
         raise InvalidInputError(message)
-    xp = array_namespace(features)
+    xp = namespace_of(features)
     if not bool(xp.all(xp.isfinite(features))):
         message = (
             "The features have entries that are not finite. Leave such samples out, or give "
@@ -300,7 +300,7 @@ def _masked(given: TensorInput, mask: Any) -> Array:
         )
         raise InvalidInputError(message)
     _refuse_other_labels(given, mask)
-    xp = array_namespace(given.data)
+    xp = namespace_of(given.data)
     try:
         observed = xp.asarray(mask)
     except (TypeError, ValueError) as error:

@@ -7,10 +7,9 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 from sklearn.utils.validation import check_is_fitted
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.dictionary.family import DICTIONARY_CONSTRAINTS, DictionaryFamily
 from polyad.estimators import saving
 from polyad.estimators.base import Learned
@@ -215,7 +214,7 @@ class WassersteinDictionary(DictionaryFamily):
 
     def _mixtures(self, codes: Array) -> Array:
         atoms = self._model().atoms_
-        xp = array_namespace(atoms)
+        xp = namespace_of(atoms)
         flat = xp.matmul(codes, xp.reshape(atoms, (atoms.shape[0], -1)))
         return xp.reshape(flat, (-1, *atoms.shape[1:]))
 
@@ -234,12 +233,12 @@ class WassersteinDictionary(DictionaryFamily):
 
     def _atom_factors(self, learned: Any) -> list[Array]:
         atoms = learned.atoms_
-        return [array_namespace(atoms).reshape(atoms, (atoms.shape[0], -1)).T]
+        return [namespace_of(atoms).reshape(atoms, (atoms.shape[0], -1)).T]
 
     def _made(
         self, codes: Array, atoms: Sequence[Array], masses: Array, grid: tuple[int, ...]
     ) -> DictionaryLearned:
-        xp = array_namespace(codes)
+        xp = namespace_of(codes)
         rows = xp.reshape(xp.asarray(atoms[0].T, copy=True), (-1, *grid))
         return DictionaryLearned(atoms_=rows, codes_=codes, masses_=masses)
 
@@ -428,7 +427,7 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
     def _made(
         self, codes: Array, atoms: Sequence[Array], masses: Array, grid: tuple[int, ...]
     ) -> CPDictionaryLearned:
-        xp = array_namespace(codes)
+        xp = namespace_of(codes)
         weights = xp.sum(codes, axis=0)
         safe = xp.where(weights > 0, weights, xp.ones_like(weights))
         factors = [codes / safe[None, :], *atoms]

@@ -7,9 +7,9 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.data.label_values import joined_labels
@@ -108,9 +108,7 @@ class DictionaryFamily(Factorization):
         """
         example = self._model().masses_
         features = read_features(X, self._n_features_out)
-        codes = array_namespace(example).asarray(
-            features, dtype=example.dtype, device=device(example)
-        )
+        codes = namespace_of(example).asarray(features, dtype=example.dtype, device=device(example))
         return self._mixtures(codes if masses is None else codes * read_masses(masses, codes))
 
     def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:
@@ -128,7 +126,7 @@ class DictionaryFamily(Factorization):
             data = self._read_new(given)
             atoms = self._in_double(data, self._atom_factors(self._model()))
             _, losses = data.problem.codes(atoms)
-        return -float(array_namespace(losses).mean(losses))
+        return -float(namespace_of(losses).mean(losses))
 
     def partial_fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Self:
         """Learn from one more batch of samples.
@@ -159,7 +157,7 @@ class DictionaryFamily(Factorization):
             share = given.shape[0] / (given.shape[0] + self.n_samples_seen_)
             atoms = self._in_double(data, self._atom_factors(learned))
             codes, atoms = data.problem.moved(atoms, self._tau()[1], share)
-        xp = array_namespace(codes)
+        xp = namespace_of(codes)
         earlier, masses = self._features_of_fit, learned.masses_
         fresh = [xp.astype(own, earlier.dtype) for own in (codes, data.masses, *atoms)]
         all_codes = xp.concat([earlier, fresh[0]])
@@ -201,7 +199,7 @@ class DictionaryFamily(Factorization):
     # What a factorization is made of.
 
     def _learned(self, solver: DictionarySolver, state: BlockState) -> Any:
-        xp = array_namespace(state.blocks[0])
+        xp = namespace_of(state.blocks[0])
         # The most used atoms come first.
         order = xp.argsort(-xp.sum(state.blocks[0], axis=0), stable=True)
         dtype = solver.data.dtype
@@ -281,7 +279,7 @@ class DictionaryFamily(Factorization):
     def _in_double(self, data: DictionaryData, factors: Sequence[Array]) -> list[Array]:
         """Return factors in the number type of the computation, with sums of one again."""
         values = data.problem.samples.values
-        xp = array_namespace(values)
+        xp = namespace_of(values)
         found = []
         for mode, factor in enumerate(factors, start=len(data.problem.modes) + 1 - len(factors)):
             own = xp.asarray(factor, dtype=values.dtype, device=values.device)
@@ -290,7 +288,7 @@ class DictionaryFamily(Factorization):
 
     def _features(self, problem: DictionaryData, learned: Any) -> Array:
         codes, _ = problem.problem.codes(self._in_double(problem, self._atom_factors(learned)))
-        return array_namespace(codes).astype(codes, problem.dtype)
+        return namespace_of(codes).astype(codes, problem.dtype)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.data.validation import describe_entries, refuse_negative
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.transport.geometry import Geometry
@@ -30,7 +29,7 @@ def distributions(given: TensorInput, name: str) -> tuple[Array, Any, Array]:
             f"Sparse data is not taken by {name}: mass moves through every cell. Give X.toarray()."
         )
         raise InvalidInputError(message)
-    xp = array_namespace(given.data)
+    xp = namespace_of(given.data)
     missing = xp.isnan(given.data)
     if bool(xp.any(missing)):
         message = (
@@ -56,7 +55,7 @@ def distributions(given: TensorInput, name: str) -> tuple[Array, Any, Array]:
 
 def read_masses(masses: Any, codes: Array) -> Array:
     """Return a mass for each sample that codes are of, as a column beside them."""
-    xp = array_namespace(codes)
+    xp = namespace_of(codes)
     n_samples = int(codes.shape[0])
     needed = f"give {n_samples} finite numbers that are not negative, one for each sample"
     try:

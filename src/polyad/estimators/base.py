@@ -57,10 +57,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Numbers over a line or a plane, to draw."""
+    """Numbers over a line or a plane, to draw; of a plane, the name and the places of each axis."""
 
     title: str
     values: NDArray[np.float64]
+    axes: tuple[tuple[str, NDArray[np.float64]], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 from sklearn.utils.validation import check_is_fitted
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.data.validation import read_features
 from polyad.estimators import saving
 from polyad.estimators.base import Learned, PolyadEstimator
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
+    from numpy.typing import NDArray
 
 # The largest dense array that a method makes unasked, in numbers (4 GiB of float64).
 _LARGEST_DENSE = 2**29
@@ -83,7 +83,7 @@ class KruskalResult(PolyadEstimator):
         tail = self.factors_[1:]
         n_components = int(self.weights_.shape[0])
         self._check_dense_size((n_components, *(int(f.shape[0]) for f in tail)), "components_")
-        xp = array_namespace(self.weights_)
+        xp = namespace_of(self.weights_)
         selector = xp.eye(n_components, dtype=self.weights_.dtype)
         return kruskal_to_dense(xp.ones_like(self.weights_), [selector, *tail])
 
@@ -102,7 +102,12 @@ class KruskalResult(PolyadEstimator):
         factor = to_numpy(self.factors_[number])
         index = pd.Index(np.arange(factor.shape[0]) if labels is None else labels)
         index.name = None if self.modes_ is None else self.modes_[number]
-        return pd.DataFrame(factor, index=index, columns=self.get_feature_names_out())
+        return pd.DataFrame(factor, index=index, columns=self._component_names())
+
+    def _component_names(self) -> NDArray[np.object_]:
+        """Return the names of the components: those of the features, if these are the same."""
+        names: NDArray[np.object_] = self.get_feature_names_out()
+        return names
 
     def top(self, component: int, mode: int | str, k: int = 10) -> pd.Series:
         """Return the ``k`` labels of a mode with the largest entries in a component.
@@ -169,7 +174,7 @@ class KruskalResult(PolyadEstimator):
         """
         check_is_fitted(self)
         features = read_features(X, int(self.weights_.shape[0]))
-        xp = array_namespace(self.weights_)
+        xp = namespace_of(self.weights_)
         rows = xp.asarray(features, dtype=self.weights_.dtype)
         shape = [int(rows.shape[0]), *(int(factor.shape[0]) for factor in self.factors_[1:])]
         self._check_dense_size(shape, "inverse_transform")

@@ -34,8 +34,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from array_api_compat import array_namespace
-
+from polyad.core.arrays import namespace_of
 from polyad.exceptions import InvalidInputError
 from polyad.fitting.driver import FitOptions, FitResult, Solver
 from polyad.fitting.restarts import fit_best
@@ -138,7 +137,7 @@ class BlockSolver(Solver[BlockState]):
             squares = 0.0
             for k, tau in enumerate(weights):
                 block, memory = self.problem.minimize(k, blocks, memory, tau, gap)
-                xp = array_namespace(block)
+                xp = namespace_of(block)
                 squares += tau**2 * float(xp.sum((block - blocks[k]) ** 2))
                 blocks[k] = block
             value, memory = self.problem.value(blocks, memory)
@@ -165,7 +164,7 @@ class BlockSolver(Solver[BlockState]):
             gradient = self.problem.gradient(k, blocks, memory)
             if gradient is None:
                 return otherwise
-            xp = array_namespace(block)
+            xp = namespace_of(block)
             steepest = float(xp.max(xp.abs(gradient)))
             if steepest == 0.0:
                 continue

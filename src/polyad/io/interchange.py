@@ -10,10 +10,9 @@ import importlib
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 from scipy.sparse import coo_array
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.data.labels import LabelledTensor
 from polyad.data.validation import as_tensor_input
 from polyad.exceptions import InvalidTypeError, MissingPackageError
@@ -44,7 +43,7 @@ def from_tensorly(cp_tensor: Any) -> KruskalTensor:
     """
     weights, factors = cp_tensor
     if weights is None:
-        weights = array_namespace(factors[0]).ones_like(factors[0][0, :])
+        weights = namespace_of(factors[0]).ones_like(factors[0][0, :])
     return KruskalTensor(weights, factors)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.data.validation import describe_entries, refuse_negative
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.losses.names import LOSSES
@@ -46,7 +45,7 @@ def check_domain(given: TensorInput, loss: Loss, *, zeros: bool, parameter: str 
     Entries that sparse data does not store are zeros, or not known.
     """
     stored = given.data.data if given.is_sparse else given.data
-    xp = array_namespace(stored)
+    xp = namespace_of(stored)
     name = f"{parameter}={loss.name!r} is for {loss.domain}"
     if zeros and given.is_sparse and not bool(loss.accepts(np.zeros(1))[0]):
         message = (
@@ -199,7 +198,7 @@ def _points(loss: Loss, stored: Array) -> tuple[Vector, Vector, Vector]:
 
 def _some(stored: Array) -> Vector:
     """Return some of the entries, half of them evenly out of all in order, half of the distinct."""
-    flat = array_namespace(stored).reshape(stored, (-1,))
+    flat = namespace_of(stored).reshape(stored, (-1,))
     some: NDArray[Any] = to_numpy(flat[:: max(1, flat.shape[0] // _N_SEEN)])
     known = np.sort(some[~np.isnan(some)]).astype(np.float64)
     # Zeros are often many, and then matter most, while they are but one of the distinct entries.

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from array_api_compat import array_namespace
-
+from polyad.core.arrays import namespace_of
 from polyad.exceptions import InvalidInputError
 from polyad.losses.loss import (
     Loss,
@@ -47,7 +46,7 @@ class GaussianLoss(Loss):
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return 1."""
-        return array_namespace(m).ones_like(m)
+        return namespace_of(m).ones_like(m)
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
@@ -83,7 +82,7 @@ class GammaLoss(_AboveZeroLoss):
     def value(self, x: Array, m: Array) -> Array:
         """Return ``x / m - 1 - log(x / m)``."""
         ratio = x / self._above_zero(x, m)
-        return ratio - 1.0 - array_namespace(m).log(ratio)
+        return ratio - 1.0 - namespace_of(m).log(ratio)
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``(1 - x / m) / m``."""
@@ -132,7 +131,7 @@ class RayleighLoss(_AboveZeroLoss):
         inverse = 1.0 / self._above_zero(x, m)
         ratio = x * inverse
         excess = (math.pi / 4.0) * ratio * ratio - 1.0
-        value = excess - math.log(math.pi / 4.0) - 2.0 * array_namespace(m).log(ratio)
+        value = excess - math.log(math.pi / 4.0) - 2.0 * namespace_of(m).log(ratio)
         return value, -2.0 * excess * inverse
 
     def constant(self, mean: float) -> float | None:
@@ -181,17 +180,17 @@ class HuberLoss(Loss):
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return the difference, cut at the threshold on both sides."""
-        return array_namespace(m).clip(m - x, -self.threshold, self.threshold)
+        return namespace_of(m).clip(m - x, -self.threshold, self.threshold)
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return 1 for small errors and 0 for large ones."""
-        xp = array_namespace(m)
+        xp = namespace_of(m)
         return xp.where(xp.abs(m - x) <= self.threshold, xp.ones_like(m), xp.zeros_like(m))
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
         difference = m - x
-        clipped = array_namespace(m).clip(difference, -self.threshold, self.threshold)
+        clipped = namespace_of(m).clip(difference, -self.threshold, self.threshold)
         return clipped * (difference - 0.5 * clipped), clipped
 
     def constant(self, mean: float) -> float | None:
@@ -248,7 +247,7 @@ class BetaDivergenceLoss(PositiveLoss):
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return the value without its last term, and the derivative."""
-        xp = array_namespace(m)
+        xp = namespace_of(m)
         positive, beta = self._above_zero(x, m), self.beta
         if beta == 1.0:
             return positive - x * xp.log(positive), 1.0 - x / positive
@@ -262,7 +261,7 @@ class BetaDivergenceLoss(PositiveLoss):
 
     def offset(self, x: Array) -> Array:
         """Return ``x^β / (β (β-1))``, or its limit for 0 and 1."""
-        xp = array_namespace(x)
+        xp = namespace_of(x)
         if self.beta == 1.0:
             return x_log_x(x) - x
         if self.beta == 0.0:

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from array_api_compat import array_namespace
-
+from polyad.core.arrays import namespace_of
 from polyad.losses.loss import (
     EPSILON,
     Loss,
@@ -45,7 +44,7 @@ class PoissonLoss(PositiveLoss):
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``m - x + x log(x / m)``."""
-        xp = array_namespace(m)
+        xp = namespace_of(m)
         positive = self._above_zero(x, m)
         # x (r - log(1 + r)) with r = m / x - 1: what cancels near zero is small already. Far below
         # the entry, r is rounded to minus one; of next to no entry, only m is left.
@@ -72,7 +71,7 @@ class PoissonLoss(PositiveLoss):
         slope = x / positive
         slope *= -1.0
         slope += 1.0
-        value = array_namespace(m).log(positive)
+        value = namespace_of(m).log(positive)
         value *= x
         positive -= value
         return positive, slope
@@ -100,15 +99,15 @@ class PoissonLogLoss(PositiveLoss):
 
     def derivative(self, x: Array, m: Array) -> Array:
         """Return ``exp(m) - x``."""
-        return array_namespace(m).exp(m) - x
+        return namespace_of(m).exp(m) - x
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``exp(m)``."""
-        return array_namespace(m).exp(m)
+        return namespace_of(m).exp(m)
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return ``exp(m) - x m`` and the derivative."""
-        power = array_namespace(m).exp(m)
+        power = namespace_of(m).exp(m)
         return power - x * m, power - x
 
     def offset(self, x: Array) -> Array:
@@ -117,7 +116,7 @@ class PoissonLogLoss(PositiveLoss):
 
     def mean(self, m: Array) -> Array:
         """Return ``exp(m)``."""
-        return array_namespace(m).exp(m)
+        return namespace_of(m).exp(m)
 
     def constant(self, mean: float) -> float | None:
         """Return the logarithm of the mean."""
@@ -144,7 +143,7 @@ class BernoulliOddsLoss(_BinaryLoss):
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``log(1 + m) - x log m``."""
-        xp = array_namespace(m)
+        xp = namespace_of(m)
         odds = m + EPSILON
         # x is zero or one: one logarithm does for both terms, without cancellation.
         return xp.log1p(xp.where(x > 0, 1.0 / odds, odds))
@@ -197,7 +196,7 @@ class BernoulliLogitLoss(_BinaryLoss):
 
     def value(self, x: Array, m: Array) -> Array:
         """Return ``log(1 + exp(m)) - x m``."""
-        xp = array_namespace(m)
+        xp = namespace_of(m)
         # x is zero or one: softplus(m) - x m = softplus(-m) for a one, without cancellation.
         signed = xp.where(x > 0, -m, m)
         positive = xp.maximum(signed, xp.zeros_like(m))
@@ -213,7 +212,7 @@ class BernoulliLogitLoss(_BinaryLoss):
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
-        xp = array_namespace(m)
+        xp = namespace_of(m)
         whole = xp.abs(m)
         whole *= -1.0
         whole = xp.exp(whole)
@@ -274,14 +273,14 @@ class NegativeBinomialLoss(PositiveLoss):
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return ``r log(1 + m) + x log(1 + 1 / m)`` and the derivative."""
-        xp = array_namespace(m)
+        xp = namespace_of(m)
         odds = self._above_zero(x / self.failures, m)
         value = self.failures * xp.log1p(odds) + x * xp.log1p(1.0 / odds)
         return value, (self.failures - x / odds) / (1.0 + odds)
 
     def offset(self, x: Array) -> Array:
         """Return ``-r log(1 + x / r) - x log(1 + r / x)``."""
-        xp = array_namespace(x)
+        xp = namespace_of(x)
         best = xp.where(x > 0, x / self.failures, xp.ones_like(x))
         value = -self.failures * xp.log1p(best) - x * xp.log1p(1.0 / best)
         return xp.where(x > 0, value, xp.zeros_like(x))
@@ -297,6 +296,6 @@ class NegativeBinomialLoss(PositiveLoss):
 
 def _sigmoid(m: Array) -> Array:
     """Return ``1 / (1 + exp(-m))`` without overflow."""
-    xp = array_namespace(m)
+    xp = namespace_of(m)
     small = xp.exp(-xp.abs(m))
     return xp.where(m >= 0, xp.ones_like(m), small) / (1.0 + small)

@@ -25,9 +25,9 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_numpy_array
+from array_api_compat import device, is_numpy_array
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Loss(ABC):
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return the second derivative in ``m``, which is negative where f is not convex."""
-        xp = array_namespace(m)
+        xp = namespace_of(m)
         step = _STEP * (1.0 + xp.abs(m))
         # Near a bound the difference is one-sided.
         low = xp.maximum(m - step, xp.full_like(m, self.lower))
@@ -102,11 +102,11 @@ class Loss(ABC):
 
     def offset(self, x: Array) -> Array:
         """Return the part of ``f(x, m)`` that ``evaluate`` leaves out."""
-        return array_namespace(x).zeros_like(x)
+        return namespace_of(x).zeros_like(x)
 
     def accepts(self, x: Array) -> Array:
         """Say of each entry whether the loss is made for it."""
-        return array_namespace(x).isfinite(x)
+        return namespace_of(x).isfinite(x)
 
     @property
     def is_convex(self) -> bool:
@@ -168,7 +168,7 @@ class PositiveLoss(Loss):
         """Return model values, off zero by what does not matter to their entries, in new memory."""
         if not self.margin:
             return 1.0 * m
-        xp = array_namespace(m)
+        xp = namespace_of(m)
         return m + xp.where(x > 0, self.margin * x, xp.full_like(x, ZERO_MARGIN))
 
 
@@ -277,7 +277,7 @@ def _in_numpy(function: Callable[..., Array], *arrays: Array) -> Array:
     kind = arrays[-1]
     if is_numpy_array(kind):
         return found
-    return array_namespace(kind).asarray(found, device=device(kind))
+    return namespace_of(kind).asarray(found, device=device(kind))
 
 
 def overwritten_log(a: Array) -> Array:
@@ -285,12 +285,12 @@ def overwritten_log(a: Array) -> Array:
 
     NumPy reuses its memory: fresh memory costs more than the logarithm.
     """
-    return np.log(a, out=a) if isinstance(a, np.ndarray) else array_namespace(a).log(a)
+    return np.log(a, out=a) if isinstance(a, np.ndarray) else namespace_of(a).log(a)
 
 
 def x_log_x(x: Array) -> Array:
     """Return ``x log x``, and its limit zero at zero."""
-    xp = array_namespace(x)
+    xp = namespace_of(x)
     return x * xp.log(xp.where(x > 0, x, xp.ones_like(x)))
 
 

@@ -263,22 +263,20 @@ class BlockSolver(MomentSolver):
 
     def fit_quality(self, factors: Sequence[Matrix]) -> dict[str, float | None]:
         """Return what factors miss of the moments, and the part of these below zero."""
+        table, sets, alpha0 = self.plan.table, self.plan.layout.blocks[0], self.plan.alpha0
         tensor = self.problem.tensor
-        missed = residual_norm(self.problem, factors, tensor)
         if isinstance(tensor, DenseTensor):
-            # Not that of the problem, which knows the positive entries only with 'wnmf'.
-            sets, alpha0 = self.plan.layout.blocks[0], self.plan.alpha0
-            array = tensor.array if self.update != "wnmf" else None
-            array = block_moments(self.plan.table, sets, alpha0) if array is None else array
+            # That of the problem has the positive entries only with 'wnmf'.
+            is_whole = self.update != "wnmf"
+            array = tensor.array if is_whole else block_moments(table, sets, alpha0)
             missed = residual_norm(self.problem, factors, DenseTensor(array))
             return _quality(missed, float(np.linalg.norm(array)), float((array < 0).mean()))
+        missed, norm = residual_norm(self.problem, factors, tensor), tensor.norm_squared()
         # Of a part of the tensor, which says as much.
-        table, norm = self.plan.table, math.sqrt(tensor.norm_squared())
-        some = [own[:_SEEN_VARIABLES] for own in self.plan.layout.blocks[0]]
-        if math.prod(int(table.variables.sizes[own].sum()) for own in some) > _SEEN_CELLS:
-            return _quality(missed, norm, math.nan)
-        below = float((block_moments(table, some, self.plan.alpha0) < 0).mean())
-        return _quality(missed, norm, below)
+        some, below = [own[:_SEEN_VARIABLES] for own in sets], math.nan
+        if math.prod(int(table.variables.sizes[own].sum()) for own in some) <= _SEEN_CELLS:
+            below = float((block_moments(table, some, alpha0) < 0).mean())
+        return _quality(missed, math.sqrt(norm), below)
 
 
 class PartitionSolver(Solver[PartitionState]):

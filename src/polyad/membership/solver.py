@@ -262,8 +262,16 @@ def decompose(
     if isinstance(tensor, np.ndarray):
         tensor = DenseTensor(np.ascontiguousarray(tensor, dtype=np.float64))
     solver = MomentSolver(moment_problem(tensor, update), update)
-    seeds = np.random.default_rng(random_state).integers(2**31 - 1, size=n_init)
     options = FitOptions(max_iter=max_iter, tol=tol)
+    factors = best_factors(solver, n_components, options, n_init, random_state)
+    return Decomposition(factors, residual_norm(solver.problem, factors, tensor))
+
+
+def best_factors(
+    solver: MomentSolver, n_components: int, options: FitOptions, n_init: int, random_state: Any
+) -> list[Matrix]:
+    """Return the factors that the best of some random starts ends with."""
+    seeds = np.random.default_rng(random_state).integers(2**31 - 1, size=n_init)
 
     def start(number: int, seed: int) -> ALSState:
         return solver.random(n_components, seed)
@@ -272,8 +280,7 @@ def decompose(
         best = fit_best(solver, start, list(map(int, seeds)), options)
     if best.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
-    factors = best.state.factors
-    return Decomposition(factors, residual_norm(solver.problem, factors, tensor))
+    return best.state.factors
 
 
 def residual_norm(problem: MomentProblem, factors: Sequence[Matrix], tensor: Any) -> float:

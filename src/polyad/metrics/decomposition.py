@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from scipy.special import rel_entr
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.core.threads import as_slices, current_threads, cut, thread_limit
 from polyad.data.label_values import find_labels, shown
 from polyad.data.validation import as_tensor_input
@@ -400,7 +400,7 @@ def _check(pair: Comparison, rank: int, order: int) -> None:
         )
         raise InvalidInputError(message)
     if not pair.given.is_sparse:
-        xp = array_namespace(pair.given.data)
+        xp = namespace_of(pair.given.data)
         if bool(xp.any(xp.isnan(pair.given.data))):
             message = (
                 "X has missing entries (NaN); core consistency is for complete data. Fill them "
@@ -421,7 +421,7 @@ def _balanced(model: KruskalTensor) -> list[NDArray[Any]]:
 def _dense_core(pair: Comparison, inverses: list[NDArray[Any]]) -> NDArray[Any]:
     """Contract the first mode in the memory of the data, then the small rest in NumPy."""
     data = pair.given.data
-    xp = array_namespace(data)
+    xp = namespace_of(data)
     shape = pair.given.shape
     basis = xp.asarray(inverses[0].T, dtype=data.dtype, device=device(data))
     matrix = xp.reshape(data, (shape[0], -1))

@@ -129,10 +129,23 @@ def draw_patterns(patterns: Sequence[Pattern]) -> Any:
             chosen = np.arange(0, len(values), max(1, len(values) // _MAX_POINTS))
             panel.plot(chosen, values[chosen], color=_POSITIVE, linewidth=1.2)
             panel.axhline(0, color=_STRAIGHT, linewidth=0.8, zorder=0)
+        elif pattern.axes:
+            _draw_map(panel, pattern)
         else:
             is_image = max(values.shape) <= 3 * min(values.shape)
             panel.imshow(values, cmap="Greys", vmin=0.0, aspect="equal" if is_image else "auto")
     return figure
+
+
+def _draw_map(panel: Any, pattern: Pattern) -> None:
+    """Draw a map over two named axes, with zero in white."""
+    (rows, down), (columns, along) = pattern.axes
+    largest = float(np.abs(pattern.values).max()) or 1.0
+    panel.pcolormesh(
+        along, down, pattern.values, cmap="RdBu_r", vmin=-largest, vmax=largest, shading="nearest"
+    )
+    panel.set_xlabel(shorten(columns), fontsize=7)
+    panel.set_ylabel(shorten(rows), fontsize=7)
 
 
 def _panels(titles: Sequence[str]) -> tuple[Any, list[Any]]:

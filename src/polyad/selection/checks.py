@@ -8,11 +8,11 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 from scipy.sparse import coo_array
 from sklearn.base import clone
 from sklearn.utils import get_tags
 
+from polyad.core.arrays import namespace_of
 from polyad.core.sklearn_compat import count_samples
 from polyad.data.label_values import in_order_of
 from polyad.data.readers import sample_access
@@ -227,7 +227,7 @@ def _check_complete(data: Any, missing: str) -> None:
     if isinstance(data, coo_array):
         is_complete = missing == "zero"
     else:
-        xp = array_namespace(data)
+        xp = namespace_of(data)
         is_complete = not bool(xp.any(xp.isnan(data)))
     if not is_complete:
         message = (

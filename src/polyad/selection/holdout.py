@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from scipy.sparse import coo_array
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.exceptions import InvalidInputError
 from polyad.tensor.sparse import canonicalize
 
@@ -142,7 +142,7 @@ def _hidden_in_dense(data: Any, hidden: NDArray[Any]) -> Holdout:
     coords = coords[:, _predictable(covered, coords)]
     hide = np.zeros(values.shape, dtype=bool)
     hide[tuple(coords)] = True
-    xp = array_namespace(data)
+    xp = namespace_of(data)
     train = xp.where(xp.asarray(hide, device=device(data)), xp.full_like(data, math.nan), data)
     return Holdout(train, coords, values[tuple(coords)], _even(coords))
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from scipy.optimize import linear_sum_assignment
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.kruskal import KruskalTensor, as_kruskal, column_norms
 
@@ -34,7 +34,7 @@ def normalize_components(tensor: KruskalTensor, fixed_modes: Collection[int] = (
     Modes in ``fixed_modes`` (not all) are left as they are: their scale stays in them and the
     weights come from the other modes.
     """
-    xp = array_namespace(tensor.weights)
+    xp = namespace_of(tensor.weights)
     free = [mode for mode in range(tensor.ndim) if mode not in fixed_modes]
     factors = list(tensor.factors)
     weights = tensor.weights
@@ -189,14 +189,14 @@ def _mode_numbers(modes: Collection[int], n_modes: int) -> set[int]:
 
 def _signs(values: Any) -> Any:
     """Return 1 or -1 for each number; zero counts as positive."""
-    xp = array_namespace(values)
+    xp = namespace_of(values)
     ones = xp.ones_like(values)
     return xp.where(values < 0, -ones, ones)
 
 
 def _leading_signs(matrix: Any) -> Any:
     """Return the sign of the first entry of largest size in each column."""
-    xp = array_namespace(matrix)
+    xp = namespace_of(matrix)
     # Of several entries of largest size one must decide, or both signs of a column would stay.
     first = xp.argmax(xp.abs(matrix), axis=0)
     rows = xp.arange(matrix.shape[0], device=device(matrix))

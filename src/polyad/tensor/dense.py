@@ -14,8 +14,9 @@ from math import fsum, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 
+from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, run_blocks
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.products import (
@@ -101,7 +102,7 @@ class DenseTensor:
 
     def __init__(self, array: Array) -> None:
         self.array = array
-        self.xp = array_namespace(array)
+        self.xp = namespace_of(array)
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.ndim = len(self.shape)
         self.dtype = array.dtype
@@ -186,7 +187,7 @@ def _in_c_order(array: Array) -> tuple[Array, bool]:
     """Return the entries in C order, and whether the modes are reversed for that."""
     if not is_numpy_array(array):
         # The array API knows no layout: flattening copies where the memory is not in C order.
-        xp = array_namespace(array)
+        xp = namespace_of(array)
         return xp.reshape(xp.reshape(array, (-1,)), array.shape), False
     is_mirrored = array.flags.f_contiguous and not array.flags.c_contiguous
     return (array.T, True) if is_mirrored else (np.ascontiguousarray(array), False)

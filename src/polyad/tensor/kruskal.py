@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from array_api_compat import array_namespace
 from scipy.sparse import coo_array
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import kruskal_to_dense
@@ -94,7 +93,7 @@ class KruskalTensor:
         if shape != self.shape:
             message = f"an inner product of tensors of shape {self.shape} and {shape} is undefined."
             raise InvalidInputError(message)
-        xp = array_namespace(self.weights)
+        xp = namespace_of(self.weights)
         if isinstance(other, KruskalTensor):
             cross = self.weights[:, None] * other.weights[None, :]
             for mine, theirs in zip(self.factors, other.factors, strict=True):
@@ -135,7 +134,7 @@ class KruskalTensor:
 
     def normalized(self) -> KruskalTensor:
         """Return the same tensor with columns of length one; weights take the lengths."""
-        xp = array_namespace(self.weights)
+        xp = namespace_of(self.weights)
         weights, factors = self.weights, []
         for factor in self.factors:
             lengths = column_norms(factor)
@@ -145,7 +144,7 @@ class KruskalTensor:
 
     def take(self, components: Sequence[int]) -> KruskalTensor:
         """Return the tensor of some components, in the given order."""
-        xp = array_namespace(self.weights)
+        xp = namespace_of(self.weights)
         index = xp.asarray([int(r) for r in components], dtype=xp.int64)
         return KruskalTensor(
             xp.take(self.weights, index),
@@ -185,7 +184,7 @@ def as_kruskal(value: Any) -> KruskalTensor:
 
 def column_norms(matrix: Array) -> Array:
     """Return the length of each column, without overflow or underflow for any finite entries."""
-    xp = array_namespace(matrix)
+    xp = namespace_of(matrix)
     largest = xp.max(xp.abs(matrix), axis=0) if matrix.shape[0] else xp.zeros(matrix.shape[1])
     scale = xp.where(largest > 0, largest, xp.ones_like(largest))
     return scale * xp.sqrt(xp.sum((matrix / scale[None, :]) ** 2, axis=0))

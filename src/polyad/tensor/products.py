@@ -15,8 +15,9 @@ from operator import mul
 from typing import TYPE_CHECKING
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 
+from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, cut_tiles, run_blocks
 from polyad.exceptions import InvalidInputError
 
@@ -58,7 +59,7 @@ def unfold(x: Array, mode: int) -> Array:
         Kolda and Bader let the first vary fastest.
     """
     mode = check_mode(mode, x.ndim)
-    xp = array_namespace(x)
+    xp = namespace_of(x)
     rest = prod(x.shape[:mode]) * prod(x.shape[mode + 1 :])
     return xp.reshape(xp.moveaxis(x, mode, 0), (x.shape[mode], rest))
 
@@ -66,7 +67,7 @@ def unfold(x: Array, mode: int) -> Array:
 def fold(matrix: Array, mode: int, shape: Sequence[int]) -> Array:
     """Undo :func:`unfold`: give the matrix back the shape ``shape``."""
     mode = check_mode(mode, len(shape))
-    xp = array_namespace(matrix)
+    xp = namespace_of(matrix)
     moved = (shape[mode], *shape[:mode], *shape[mode + 1 :])
     return xp.moveaxis(xp.reshape(matrix, moved), 0, mode)
 
@@ -86,7 +87,7 @@ def khatri_rao(factors: Sequence[Array], weights: Array | None = None) -> Array:
     array of shape (product of the n_k, n_components)
     """
     check_factors(factors)
-    xp = array_namespace(*factors)
+    xp = namespace_of(*factors)
     n_components = factors[0].shape[1]
     result = factors[0] if weights is None else factors[0] * weights[None, :]
     for factor in factors[1:]:
@@ -127,7 +128,7 @@ def mttkrp(x: Array, factors: Sequence[Array], mode: int) -> Array:
         contract_outside(x, [factor[:, start:stop] for factor in factors], mode, mode + 1)
         for start, stop in zip([0, *stops], stops, strict=False)
     ]
-    return contiguous(array_namespace(x).concat(parts).T)
+    return contiguous(namespace_of(x).concat(parts).T)
 
 
 def gram_product(factors: Sequence[Array], skip: int | None = None) -> Array:
@@ -165,7 +166,7 @@ def kruskal_to_dense(weights: Array | None, factors: Sequence[Array]) -> Array:
     shape = tuple(factor.shape[0] for factor in factors)
     place = cheapest_cut(shape)
     rows, columns = khatri_rao(factors[:place], weights), khatri_rao(factors[place:])
-    xp = array_namespace(rows, columns)
+    xp = namespace_of(rows, columns)
     if not is_numpy_array(rows):
         return xp.reshape(xp.matmul(rows, xp.matrix_transpose(columns)), shape)
     dense = np.empty((rows.shape[0], columns.shape[0]), np.result_type(rows, columns))
@@ -189,7 +190,7 @@ def contract_outside(x: Array, factors: Sequence[Array], first: int, stop: int) 
     The components come first in the result: what follows is then a product of a matrix and a vector
     per component, which is fast in any namespace. Factors of the modes that stay are not read.
     """
-    xp = array_namespace(x, *factors)
+    xp = namespace_of(x, *factors)
 
     def cost(cut: int) -> int:
         # Entries per component: of the Khatri-Rao product, which one thread makes and which
@@ -214,7 +215,7 @@ def contract_columns(partial: Array, factors: Sequence[Array], first: int, stop:
 
     ``first, ..., stop - 1`` are the modes that stay, counted without the components.
     """
-    xp = array_namespace(partial, *factors)
+    xp = namespace_of(partial, *factors)
     n_components, *sizes = partial.shape
     if first > 0:
         columns = contiguous(khatri_rao(factors[:first]).T)
@@ -237,7 +238,7 @@ def project(matrix: Array, basis: Array) -> Array:
     n_rows, depth = matrix.shape
     n_components = basis.shape[1]
     if not is_numpy_array(matrix) or n_rows * depth * n_components <= _SMALL_WORK:
-        return array_namespace(matrix, basis).matmul(basis.T, matrix.T)
+        return namespace_of(matrix, basis).matmul(basis.T, matrix.T)
     height, length = _tile_shape(n_rows, depth, n_components)
     if matrix.strides[0] < matrix.strides[1]:
         # The columns are contiguous: longer pieces of them are read faster.
@@ -280,7 +281,7 @@ def _tile_shape(n_rows: int, depth: int, n_components: int) -> tuple[int, int]:
 def _stacked_matmul(a: Array, b: Array) -> Array:
     """Multiply two stacks of matrices, one of them of vectors, with NumPy on all threads."""
     if not is_numpy_array(a) or a.size + b.size <= _SMALL_WORK // 8:
-        return array_namespace(a, b).matmul(a, b)
+        return namespace_of(a, b).matmul(a, b)
     n_stacked = a.shape[0]
     result = np.empty((n_stacked, a.shape[1], b.shape[2]), np.result_type(a, b))
 

@@ -12,17 +12,15 @@ if TYPE_CHECKING:
 
 
 @kernel
-def log_parts_of(
-    spectra: np.ndarray, out: np.ndarray, floor: np.ndarray, start: int, stop: int
-) -> None:
-    """Write log(abs(part) + floor) of some samples.
+def log_parts_of(spectra: np.ndarray, out: np.ndarray, floor: np.ndarray) -> None:
+    """Write log(abs(part) + floor) of samples.
 
     ``spectra`` are (samples, channels, frequencies, frames * 2), real and imaginary parts in turn;
     ``out`` is (samples, 2, channels, frequencies * frames); ``floor`` has one number of their type.
     """
     n_channels, n_frequencies, n_frames = spectra.shape[1], spectra.shape[2], spectra.shape[3] // 2
     least = floor[0]
-    for n in range(start, stop):
+    for n in range(len(spectra)):
         for c in range(n_channels):
             real, imaginary = out[n, 0, c], out[n, 1, c]
             for f in range(n_frequencies):

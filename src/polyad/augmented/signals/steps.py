@@ -6,8 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_array_api_obj
+from array_api_compat import device, is_array_api_obj
 
+from polyad.core.arrays import namespace_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def read_signals(signals: Any, of: str) -> tuple[Any, Array]:
             "times); a single channel is signals[:, None, :]."
         )
         raise InvalidInputError(message)
-    xp = array_namespace(signals)
+    xp = namespace_of(signals)
     if not xp.isdtype(signals.dtype, "real floating"):
         if not xp.isdtype(signals.dtype, ("integral", "bool")):
             message = f"{of} was given signals of type {signals.dtype}. It needs real numbers."
@@ -89,19 +90,19 @@ def moved(values: np.ndarray, like: Array) -> Array:
     """Bring NumPy numbers to the namespace, device and number type of an array."""
     if isinstance(like, np.ndarray):
         return values.astype(like.dtype, copy=False)
-    return array_namespace(like).asarray(values, dtype=like.dtype, device=device(like))
+    return namespace_of(like).asarray(values, dtype=like.dtype, device=device(like))
 
 
 def moved_index(values: np.ndarray, like: Array) -> Array:
     """Bring NumPy indices to the namespace and device of an array."""
     if isinstance(like, np.ndarray):
         return values
-    return array_namespace(like).asarray(values, device=device(like))
+    return namespace_of(like).asarray(values, device=device(like))
 
 
 def copied(array: Array) -> Array:
     """Return a copy that can be written to."""
-    return array_namespace(array).asarray(array, copy=True)
+    return namespace_of(array).asarray(array, copy=True)
 
 
 def check_between(value: float, name: str, low: float, high: float, of: object) -> None:

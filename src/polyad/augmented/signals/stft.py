@@ -14,7 +14,7 @@ from array_api_compat import device, is_numpy_array
 
 from polyad.augmented.signals.kernels import log_parts_of
 from polyad.augmented.signals.steps import SignalStep, check_between, moved, read_signals
-from polyad.core.threads import current_threads, cut, run_blocks
+from polyad.core.threads import cut, run_blocks
 from polyad.exceptions import InvalidInputError
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 # The longest window that is chosen, and how many of its steps cover it.
 _LONGEST, _OVERLAP = 256, 8
-# Numbers of a block of samples whose logarithms a thread takes.
-_BLOCK = 250_000
+# Numbers in the frames of the samples that a thread transforms at a time, so that they and their
+# spectra stay in its cache.
+_BLOCK = 150_000
 _PARTS = {
     "log_parts": ("re", "im"),
     "magnitude_phase": ("magnitude", "phase"),
@@ -121,17 +122,26 @@ class STFT(SignalStep):
             In the namespace, on the device and in the number type of the signals.
         """
         xp, signals = read_signals(signals, "STFT")
-        spectra = self._spectra(xp, signals)
-        n, channels, frequencies, frames = spectra.shape
+        n, channels, n_times = (int(size) for size in signals.shape)
+        n_fft, hop = self._sizes(n_times)
+        frequencies, frames = n_fft // 2 + 1, (n_times - n_fft) // hop + 1
         n_parts = len(_PARTS[self.features])
         shape = (n, n_parts, channels, frequencies, frames)
         out = xp.empty(shape, dtype=signals.dtype, device=device(signals))
-        if self.features == "log_parts" and is_numpy_array(signals):
-            _write_log_parts(spectra, out, self.floor)
-        else:
-            for k, part in enumerate(self._parts(xp, spectra)):
-                out[:, k, ...] = part
+        framed = self._frames(xp, signals, n_fft, hop, frames)
+        size = max(1, _BLOCK // (channels * n_fft * frames)) if is_numpy_array(signals) else n
+        run_blocks(partial(self._write, xp, framed, out), cut(n, size))
         return xp.reshape(out, (n, n_parts * channels, frequencies, frames))
+
+    def _write(self, xp: Any, frames: Array, out: Array, start: int, stop: int) -> None:
+        """Write the features of some samples: (samples, parts, channels, frequencies, frames)."""
+        spectra, own = self._spectra(xp, frames[start:stop, ...]), out[start:stop, ...]
+        if self.features == "log_parts" and is_numpy_array(own):
+            least = np.asarray([self.floor], dtype=own.dtype)
+            log_parts_of(spectra.view(own.dtype), own.reshape(*own.shape[:3], -1), least)
+            return
+        for k, part in enumerate(self._parts(xp, spectra)):
+            own[:, k, ...] = part
 
     def labels(
         self, channels: int | Sequence[Any], n_times: int
@@ -173,26 +183,24 @@ class STFT(SignalStep):
             raise InvalidInputError(message)
         return int(n_fft), int(max(1, n_fft // _OVERLAP) if self.hop is None else self.hop)
 
-    def _spectra(self, xp: Any, signals: Array) -> Array:
-        """Return the spectrum of each frame: (samples, channels, frequencies, frames)."""
-        n_fft, hop = self._sizes(int(signals.shape[-1]))
-        n_frames = (int(signals.shape[-1]) - n_fft) // hop + 1
-        norm: Literal["ortho", "backward"] = "ortho" if self.normalized else "backward"
+    def _frames(self, xp: Any, signals: Array, n_fft: int, hop: int, n_frames: int) -> Array:
+        """Return the frames of signals, a view if that is possible: (..., n_fft, frames)."""
         if is_numpy_array(signals):
             windows = np.lib.stride_tricks.sliding_window_view(signals, n_fft, axis=-1)
-            frames = np.swapaxes(windows[:, :, ::hop], 2, 3)
-        else:
-            index = np.arange(n_fft)[:, None] + np.arange(n_frames) * hop
-            flat = xp.asarray(index.reshape(-1), device=device(signals))
-            shape = (*signals.shape[:2], n_fft, n_frames)
-            frames = xp.reshape(xp.take(signals, flat, axis=2), shape)
+            return np.swapaxes(windows[:, :, ::hop], 2, 3)
+        index = np.arange(n_fft)[:, None] + np.arange(n_frames) * hop
+        flat = xp.asarray(index.reshape(-1), device=device(signals))
+        return xp.reshape(xp.take(signals, flat, axis=2), (*signals.shape[:2], n_fft, n_frames))
+
+    def _spectra(self, xp: Any, frames: Array) -> Array:
+        """Return the spectrum of each frame: (samples, channels, frequencies, frames)."""
+        norm: Literal["ortho", "backward"] = "ortho" if self.normalized else "backward"
         if self.window != "boxcar":
-            weights = scipy.signal.get_window(self.window, n_fft)
-            frames = frames * moved(weights, signals)[:, None]
+            weights = scipy.signal.get_window(self.window, int(frames.shape[2]))
+            frames = frames * moved(weights, frames)[:, None]
         # SciPy's transform keeps single precision and is several times as fast as NumPy's.
-        if is_numpy_array(signals):
-            workers = current_threads()
-            return np.asarray(scipy.fft.rfft(frames, axis=2, norm=norm, workers=workers))
+        if is_numpy_array(frames):
+            return np.ascontiguousarray(scipy.fft.rfft(frames, axis=2, norm=norm))
         return xp.fft.rfft(frames, axis=2, norm=norm)
 
     def _parts(self, xp: Any, spectra: Array) -> list[Array]:
@@ -204,12 +212,3 @@ class STFT(SignalStep):
             return [xp.log(power + self.floor**2)]
         parts = (xp.real(spectra), xp.imag(spectra))
         return [xp.log(xp.abs(part) + self.floor) for part in parts]
-
-
-def _write_log_parts(spectra: np.ndarray, out: np.ndarray, floor: float) -> None:
-    """Write the logarithms of real and imaginary parts, on the threads of the computation."""
-    parts = np.ascontiguousarray(spectra).view(out.dtype)
-    flat = out.reshape(*out.shape[:3], -1)
-    least = np.asarray([floor], dtype=out.dtype)
-    blocks = cut(len(parts), max(1, _BLOCK // parts[0].size))
-    run_blocks(partial(log_parts_of, parts, flat, least), blocks)

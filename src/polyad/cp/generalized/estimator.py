@@ -8,9 +8,9 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from array_api_compat import array_namespace
 from sklearn.utils import check_random_state
 
+from polyad.core.arrays import namespace_of
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, CPLearned
@@ -255,7 +255,7 @@ class GeneralizedCP(CPFamily):
         values = super().inverse_transform(X)
         with np.errstate(over="ignore"):
             means = read_loss(self.loss).mean(values)
-        xp = array_namespace(means)
+        xp = namespace_of(means)
         too_large = means == math.inf
         if not bool(xp.any(too_large)):
             return means

@@ -34,10 +34,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_numpy_array
+from array_api_compat import device, is_numpy_array
 from scipy.sparse import coo_array
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.threads import as_slices, cut_evenly
 from polyad.cp.generalized.tiles import TiledMatrix
 from polyad.cp.problem import FitData
@@ -89,7 +89,7 @@ def find_exponent(data: Any, loss: Loss, *, zeros: bool) -> int:
     if loss.degree is None:
         return 0
     stored = data.data if isinstance(data, coo_array) else data
-    xp = array_namespace(stored)
+    xp = namespace_of(stored)
     known = ~xp.isnan(stored)
     n_known = int(xp.sum(xp.astype(known, xp.int64)))
     total = float(xp.sum(xp.where(known, xp.abs(stored), xp.zeros_like(stored)), dtype=xp.float64))
@@ -183,7 +183,7 @@ def build_problem(
     loss = loss.divided(2.0**exponent)
     if isinstance(data, coo_array):
         return (ZerosProblem if zeros else ObservedProblem)(SparseTensor(data), loss, exponent)
-    xp = array_namespace(data)
+    xp = namespace_of(data)
     unknown = xp.isnan(data)
     observed = None
     if bool(xp.any(unknown)):
@@ -348,7 +348,7 @@ class ArrayProblem(GeneralizedProblem):
     def __init__(self, array: Array, observed: Array | None, loss: Loss, exponent: int) -> None:
         super().__init__(DenseTensor(array), loss, exponent)
         self.norm_squared *= 4.0**-exponent
-        xp = array_namespace(array)
+        xp = namespace_of(array)
         self.observed = observed
         self._data = xp.astype(array, xp.float64) * 2.0**-exponent
         self.n_observed = prod(self.shape)
@@ -359,7 +359,7 @@ class ArrayProblem(GeneralizedProblem):
 
     def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
         """Return the sum of the loss and its gradients."""
-        xp = array_namespace(self._data)
+        xp = namespace_of(self._data)
         own = [xp.asarray(factor, device=device(self._data)) for factor in factors]
         value, slope = self.loss.evaluate(self._data, kruskal_to_dense(None, own))
         if self.observed is not None:
@@ -370,7 +370,7 @@ class ArrayProblem(GeneralizedProblem):
 
     def evaluate_constant(self, m: float) -> tuple[float, float]:
         """Return the sum of the loss and its derivative at a constant model."""
-        model = array_namespace(self._data).full_like(self._data, m)
+        model = namespace_of(self._data).full_like(self._data, m)
         value = self._sum(self.loss.value(self._data, model))
         return value, self._sum(self.loss.derivative(self._data, model))
 
@@ -379,7 +379,7 @@ class ArrayProblem(GeneralizedProblem):
         return _observed_slices(None if self.observed is None else to_numpy(self.observed), mode)
 
     def _sum(self, values: Array) -> float:
-        xp = array_namespace(values)
+        xp = namespace_of(values)
         if self.observed is not None:
             values = xp.where(self.observed, values, xp.zeros_like(values))
         return float(xp.sum(values))

@@ -6,8 +6,8 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
+from polyad.core.arrays import namespace_of
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, NonnegativeLearned, read_penalties
 from polyad.cp.nonnegative.solver import Descent, NonnegativeSolver
@@ -36,7 +36,7 @@ class NonnegativeFamily(CPFamily):
 
     def _start(self, problem: Problem, number: int, seed: int) -> list[Array]:
         factors = super()._start(problem, number, seed)
-        xp = array_namespace(factors[0])
+        xp = namespace_of(factors[0])
         if isinstance(problem.start, str):
             # An entry of zero stays zero under multiplication, and is slow to leave otherwise.
             sizes = [xp.abs(factor) for factor in factors]
@@ -49,7 +49,7 @@ class NonnegativeFamily(CPFamily):
     def _advice_on_nothing(self, problem: Any) -> str:
         tensor = problem.tensor
         stored = tensor.array if isinstance(tensor, DenseTensor) else tensor.values
-        xp = array_namespace(stored)
+        xp = namespace_of(stored)
         n_negative, n_nonzero = (
             int(xp.sum(xp.astype(chosen, xp.int64))) for chosen in (stored < 0, stored != 0)
         )

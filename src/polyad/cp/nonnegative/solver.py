@@ -27,8 +27,9 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
-from array_api_compat import array_namespace, is_numpy_array
+from array_api_compat import is_numpy_array
 
+from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, run_blocks
 from polyad.cp.nonnegative.kernels import descend_rows
 from polyad.cp.rules import UpdateRule, determined, double
@@ -67,7 +68,7 @@ class PenalizedRule(UpdateRule):
 
     def _penalized(self, normal: Array, rhs: Array, mode: int) -> tuple[Array, Array]:
         """Fold the penalties into the normal equations: both are linear in ``a >= 0``."""
-        xp = array_namespace(rhs)
+        xp = namespace_of(rhs)
         eye = xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
         return normal + self.ridge[mode] * eye, double(rhs) - self.sparsity[mode]
 
@@ -123,7 +124,7 @@ class Descent(PenalizedRule):
 
 def _descend_columns(normal: Array, rhs: Array, current: Array, limits: tuple[float, int]) -> Array:
     """Do what the kernel does with the operations of any array namespace, column by column."""
-    xp = array_namespace(rhs)
+    xp = namespace_of(rhs)
     n = int(rhs.shape[1])
     columns = [double(current)[:, r] for r in range(n)]
     active = first = None
@@ -159,7 +160,7 @@ class Multiplication(PenalizedRule):
 
     def solve_rows(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
         """Multiply, with a normal matrix per row."""
-        xp = array_namespace(rhs)
+        xp = namespace_of(rhs)
         product = xp.matmul(double(current)[:, None, :], normal)[:, 0, :]
         return self._multiply(rhs, current, mode, product)
 
@@ -173,7 +174,7 @@ class Multiplication(PenalizedRule):
         raise InvalidInputError(message)
 
     def _multiply(self, rhs: Array, current: Array, mode: int, product: Array) -> Array:
-        xp = array_namespace(rhs)
+        xp = namespace_of(rhs)
         below = product + self.ridge[mode] * double(current) + self.sparsity[mode]
         # A denominator of zero belongs to an entry without effect, which may stay as it is.
         ratio = xp.where(below > 0, double(rhs) / xp.where(below > 0, below, 1.0), 1.0)
@@ -213,7 +214,7 @@ class NonnegativeSolver(LeastSquaresSolver):
 
     def objective(self, state: ALSState) -> float:
         """Return half the squared residual plus the penalties."""
-        xp = array_namespace(state.factors[0])
+        xp = namespace_of(state.factors[0])
         total = 0.5 * state.residual
         for k in self.free_modes:
             factor = xp.astype(state.factors[k], xp.float64)
@@ -249,7 +250,7 @@ def share_out(
     convex in :math:`t`; at the minimum all slopes :math:`\alpha_k e^{t_k} + \beta_k e^{2 t_k}` are
     the same number, which is found by halving. Every free mode has a penalty.
     """
-    xp = array_namespace(factors[0])
+    xp = namespace_of(factors[0])
     wide = [xp.astype(factors[k], xp.float64) for k in free_modes]
     linear = [sparsity[k] * xp.sum(f, axis=0) for k, f in zip(free_modes, wide, strict=True)]
     square = [ridge[k] * xp.sum(f * f, axis=0) for k, f in zip(free_modes, wide, strict=True)]

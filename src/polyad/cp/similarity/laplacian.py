@@ -15,10 +15,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 from scipy.sparse import coo_array, csr_array
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.data.mode_matrices import check_name, entries_of_modes, is_sparse, read_similarities
 from polyad.exceptions import InvalidInputError
 
@@ -139,7 +138,7 @@ def _totals(given: TensorInput, mode: int) -> Any:
         totals = csr_array(coo_array((sizes / top, pairs), shape=shape))
         totals.eliminate_zeros()
         return totals
-    xp = array_namespace(given.data)
+    xp = namespace_of(given.data)
     known = xp.where(xp.isnan(given.data), xp.zeros_like(given.data), given.data)
     sizes = xp.abs(known)
     top = float(xp.max(sizes)) or 1.0

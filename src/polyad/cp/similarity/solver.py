@@ -36,9 +36,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.cp.nonnegative.solver import Descent, NonnegativeSolver
 from polyad.cp.rules import double, like
 from polyad.cp.similarity.laplacian import LARGEST_EIGENVALUE, Laplacian
@@ -143,7 +142,7 @@ class SmoothDescent(Descent):
             pull = like(self._pull(before, own, mode), right)
             rows = self._descend(matrices, right + pull, rows)
             if kept is not None:
-                rows = rows * array_namespace(rows).astype(kept, rows.dtype)
+                rows = rows * namespace_of(rows).astype(kept, rows.dtype)
             after = to_numpy(double(rows))
             if np.max(np.abs(after - before)) <= _REDUCTION * np.max(after, initial=0.0):
                 break

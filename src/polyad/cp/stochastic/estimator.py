@@ -8,9 +8,9 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
-from array_api_compat import array_namespace
 from sklearn.utils import check_random_state
 
+from polyad.core.arrays import namespace_of
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPLearned, check_rank, read_fixed_modes
@@ -360,7 +360,7 @@ class StochasticCP(BatchedCP):
         if self.ridge == 0 or first.norm_squared == 0:
             return
         size = math.sqrt(first.norm_squared) * 2.0**first.exponent
-        if float(array_namespace(learned.weights_).max(learned.weights_)) <= _NOTHING * size:
+        if float(namespace_of(learned.weights_).max(learned.weights_)) <= _NOTHING * size:
             self._warn_about_data(
                 f"every component is zero, but the data is not. ridge={self.ridge} is too large "
                 "for entries of this size, or small batches have nothing in common: use a smaller "

@@ -7,9 +7,9 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 from sklearn.utils.validation import check_is_fitted
 
+from polyad.core.arrays import namespace_of
 from polyad.core.threads import thread_limit
 from polyad.cp.family import CPFamily
 from polyad.cp.problem import build_problem
@@ -60,7 +60,7 @@ def joined_batch_labels(parts: Sequence[np.ndarray | None]) -> np.ndarray | None
 
 def unobserved_slices(given: TensorInput) -> Iterator[tuple[int, int]]:
     """Give the modes of dense data that have slices of NaN only, and the first such slice."""
-    xp = array_namespace(given.data)
+    xp = namespace_of(given.data)
     unknown = xp.isnan(given.data)
     modes = range(len(given.shape))
     for mode in modes:
@@ -145,7 +145,7 @@ class BatchedCP(CPFamily):
                 labels.append(given.labels[0])
         features = parts[0]
         if len(parts) > 1:
-            features = array_namespace(features).concat(parts, axis=0)
+            features = namespace_of(features).concat(parts, axis=0)
         return self._named(features, joined_batch_labels(labels))
 
     def score(self, X: Any, y: Any = None, *, mask: Any = None) -> float:

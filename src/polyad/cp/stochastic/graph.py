@@ -18,9 +18,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 from scipy.sparse import csr_array
 
+from polyad.core.arrays import namespace_of
 from polyad.cp.rules import LeastSquares, determined, double, epsilon_of
 from polyad.data.label_values import find_labels, shown
 from polyad.data.mode_matrices import as_frame, read_similarities, refuse_labels
@@ -180,7 +181,7 @@ class GraphRows(LeastSquares):
 
     def solve(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
         """Solve the Sylvester equation in the eigenvectors of both matrices, or by steps."""
-        xp = array_namespace(rhs)
+        xp = namespace_of(rhs)
         graph = xp.asarray(self.matrix, device=device(rhs))
         if self.one_step:
             rows = double(super().solve(normal, rhs, current, mode))
@@ -207,7 +208,7 @@ class GraphRows(LeastSquares):
 
     def solve_rows(self, normal: Array, rhs: Array, current: Array, mode: int) -> Array:
         """Solve for all rows at once, each with a normal matrix of its own."""
-        xp = array_namespace(rhs)
+        xp = namespace_of(rhs)
         graph = xp.asarray(self.matrix, device=device(rhs))
         if self.one_step:
             rows = double(super().solve_rows(normal, rhs, current, mode))
@@ -232,7 +233,7 @@ class GraphRows(LeastSquares):
         """Return ``tr(Xᵀ G X)``, or zero for a matrix without a minimum."""
         if self.one_step:
             return 0.0
-        xp = array_namespace(rows)
+        xp = namespace_of(rows)
         wide = double(rows)
         graph = xp.asarray(self.matrix, device=device(rows))
         return max(0.0, float(xp.sum(wide * (graph @ wide))))
@@ -244,7 +245,7 @@ def coupled_rows(normal: Array, rhs: Array, coupling: Array) -> Array:
     The blocks ``N`` (n, R, R), in double precision, are the preconditioner: without a coupling the
     first step is the solution. The steps end at the rounding of the right-hand side.
     """
-    xp = array_namespace(rhs)
+    xp = namespace_of(rhs)
     n, rank = rhs.shape
     eye = xp.eye(int(rank), dtype=normal.dtype)
     blocks = xp.linalg.inv(normal + xp.linalg.diagonal(coupling)[:, None, None] * eye)

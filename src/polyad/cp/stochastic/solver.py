@@ -38,9 +38,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from array_api_compat import array_namespace
 
-from polyad.core.arrays import to_numpy
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.cp.problem import FitData, ObservedDense, ObservedSparse, Problem, build_problem
 from polyad.cp.rules import LeastSquares, double
 from polyad.cp.solver import FactorSolver, balance
@@ -278,7 +277,7 @@ class StochasticSolver(FactorSolver[SweepState]):
             nothing += 0.5 * problem.norm_squared
             self.sample_labels.append(batch.given.labels[0])
         self.nothing = self.unit * nothing / n_samples + self.floor
-        rows = array_namespace(parts[0]).concat(parts, axis=0)
+        rows = namespace_of(parts[0]).concat(parts, axis=0)
         return replace(state, rows=rows, loss=total / n_samples)
 
     def factors(self, state: SweepState) -> list[Array]:
@@ -293,7 +292,7 @@ class StochasticSolver(FactorSolver[SweepState]):
         if not self._passed:  # interrupted before the end of the first batch
             return state
         lengths = _scale_of(state.factors)
-        xp = array_namespace(lengths)
+        xp = namespace_of(lengths)
         safe = xp.where(lengths > 0, lengths, xp.ones_like(lengths))
         self.sample_labels = [labels for _, labels in self._passed]
         rows = xp.concat([rows / safe[None, :] for rows, _ in self._passed], axis=0)
@@ -318,7 +317,7 @@ class StochasticSolver(FactorSolver[SweepState]):
         """Return the rows of a batch and its objective with them."""
         start = self._no_rows(problem, others)
         rows, residual = problem.fit_samples([start, *others], rule)
-        xp = array_namespace(rows)
+        xp = namespace_of(rows)
         penalised = [rows, *(others[k - 1] for k in self.free_modes if k > 0)]
         size = sum(float(xp.sum(double(factor) ** 2)) for factor in penalised)
         loss = residual + self.ridge * size
@@ -333,7 +332,7 @@ class StochasticSolver(FactorSolver[SweepState]):
         problem.sweep(factors, rule, self.fixed_modes | {0})
         if not isinstance(problem, ObservedDense):
             return factors
-        xp = array_namespace(factors[0])
+        xp = namespace_of(factors[0])
         for mode in range(1, len(factors)):
             others = tuple(k for k in range(len(factors)) if k != mode)
             seen = xp.sum(problem.mask.array, axis=others) > 0
@@ -345,7 +344,7 @@ class StochasticSolver(FactorSolver[SweepState]):
 
 
 def _is_finite(factors: Collection[Array]) -> bool:
-    return all(bool(array_namespace(f).all(array_namespace(f).isfinite(f))) for f in factors)
+    return all(bool(namespace_of(f).all(namespace_of(f).isfinite(f))) for f in factors)
 
 
 def _seen_samples(problem: Problem) -> np.ndarray:
@@ -353,7 +352,7 @@ def _seen_samples(problem: Problem) -> np.ndarray:
     if isinstance(problem, ObservedDense):
         mask = problem.mask.array
         others = tuple(range(1, len(problem.shape)))
-        return np.flatnonzero(to_numpy(array_namespace(mask).sum(mask, axis=others)))
+        return np.flatnonzero(to_numpy(namespace_of(mask).sum(mask, axis=others)))
     if isinstance(problem, ObservedSparse):
         return np.unique(problem.tensor.coords[0])
     return np.arange(problem.shape[0])
@@ -387,7 +386,7 @@ def extended(
     ``others`` are the factors of the modes from 1 on in the scale of the fit. The model has columns
     of length one, fixed modes apart, and its components keep their order.
     """
-    xp = array_namespace(model.weights)
+    xp = namespace_of(model.weights)
     exponent, free = solver.problem.exponent, solver.free_modes
     # The data of the batch is divided by 2^exponent, and each of n free factors by its n-th root.
     share = 2.0 ** (-exponent / len(free))

@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.threads import as_slices, cut
 from polyad.cp.nonnegative.solver import Descent
 from polyad.cp.rules import double, like
@@ -161,7 +161,7 @@ class SupervisedDescent(Descent):
         groups = [np.flatnonzero(is_labelled), np.flatnonzero(~is_labelled)]
 
         def part(array: Array, chosen: NDArray[Any]) -> Array:
-            xp = array_namespace(array)
+            xp = namespace_of(array)
             shared = int(array.shape[0]) == 1 and array.ndim == 3
             index = xp.asarray(chosen, device=device(array))
             return array if shared else xp.take(array, index, axis=0)
@@ -177,8 +177,8 @@ class SupervisedDescent(Descent):
             system, side, start = (to_numpy(double(array)) for array in rows)
             task = LabelledRows(self.pull, system, side, labels.codes[place[chosen]])
             found = self._follow(task, start)
-            done.append(array_namespace(current).astype(like(found, current), current.dtype))
-        xp = array_namespace(current)
+            done.append(namespace_of(current).astype(like(found, current), current.dtype))
+        xp = namespace_of(current)
         back = np.argsort(np.concatenate(groups))
         return xp.take(xp.concat(done), xp.asarray(back, device=device(current)), axis=0)
 
@@ -264,7 +264,7 @@ def unit_columns(
 
     ``normal`` is (1, R, R) or (n, R, R); rows that are not ``seen`` stay zero.
     """
-    xp = array_namespace(right)
+    xp = namespace_of(right)
     columns = xp.asarray(double(current), copy=True)
     rank = int(right.shape[1])
     kept = None if seen is None else like(seen.astype(np.float64), right)
@@ -290,7 +290,7 @@ def unit_columns(
 
 def _to_the_sphere(target: Array, column: Array, kept: Array | None) -> Array:
     """Return the nonnegative vector of length one with the largest product with a target."""
-    xp = array_namespace(target)
+    xp = namespace_of(target)
     positive = xp.where(target > 0, target, xp.zeros_like(target))
     peak = xp.max(positive)
     if float(peak) > 0:

@@ -38,9 +38,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import device
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.cp.rules import double
 from polyad.cp.solver import FactorSolver
 from polyad.cp.supervised.classifier import fit_logistic, losses, scores
@@ -130,7 +130,7 @@ class SupervisedSolver(FactorSolver[SupervisedState]):
         total = 0.5 * state.residual
         for k in self.free_modes:
             factor = double(state.factors[k])
-            xp = array_namespace(factor)
+            xp = namespace_of(factor)
             if self.sparsity[k]:
                 total += self.sparsity[k] * float(xp.sum(factor))
             if self.ridge[k]:
@@ -164,7 +164,7 @@ class SupervisedSolver(FactorSolver[SupervisedState]):
 
     def lengths(self, factors: Sequence[Array]) -> list[Array]:
         """Return ones: samples meet columns of length one in the fit and after it."""
-        xp = array_namespace(factors[0])
+        xp = namespace_of(factors[0])
         return [xp.ones_like(factor[0, :]) for factor in factors]
 
     def adopt(self, state: SupervisedState) -> SupervisedState:
@@ -182,7 +182,7 @@ class SupervisedSolver(FactorSolver[SupervisedState]):
 
     def _features(self, factors: Sequence[Array]) -> NDArray[np.float64]:
         """Return the rows of the labelled samples, free of units."""
-        xp = array_namespace(factors[0])
+        xp = namespace_of(factors[0])
         index = xp.asarray(self.labels.positions, device=device(factors[0]))
         rows = to_numpy(double(xp.take(factors[0], index, axis=0)))
         return np.asarray(rows * (self._sizes(factors) / self.size))
@@ -200,7 +200,7 @@ class SupervisedSolver(FactorSolver[SupervisedState]):
 
     def _placed(self, factors: Sequence[Array]) -> list[Array]:
         """Give the columns of the free modes but the samples length one; the model stays."""
-        xp = array_namespace(factors[0])
+        xp = namespace_of(factors[0])
         result = list(factors)
         for k in self.free_modes:
             seen = self.seen[k]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyad.cp.nonnegative.solver import Descent
-from polyad.fitting import FitOptions, fit_best
+from polyad.fitting import FitOptions
 from polyad.membership.alternatives.views import read_third, scaled
-from polyad.membership.solver import MomentProblem, MomentSolver
+from polyad.membership.solver import MomentProblem, MomentSolver, best_factors
 from polyad.tensor.dense import DenseTensor
 
 if TYPE_CHECKING:
@@ -68,11 +68,5 @@ def hals(
     """
     read = read_third(third, n_components)
     solver = HalsSolver(MomentProblem(DenseTensor(np.ascontiguousarray(read))))
-    seeds = np.random.default_rng(random_state).integers(2**31 - 1, size=n_init)
-    found = fit_best(
-        solver,
-        lambda number, seed: solver.random(n_components, seed),
-        list(map(int, seeds)),
-        FitOptions(max_iter=max_iter, tol=tol),
-    )
-    return scaled(found.state.factors, read)
+    options = FitOptions(max_iter=max_iter, tol=tol)
+    return scaled(best_factors(solver, n_components, options, n_init, random_state), read)
