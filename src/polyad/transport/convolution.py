@@ -184,7 +184,7 @@ class ConvolutionGeometry(Geometry):
         counts = np.where((frequency == 0) | (2 * frequency == size), 1.0, 2.0) / size
         spectrum = np.fft.rfft(self._wrapped([rows, size])).real
         apart = np.abs(np.arange(rows)[:, None] - np.arange(rows))
-        kernels = np.ascontiguousarray(spectrum.T)[:, apart]
+        kernels = np.take(spectrum.T, apart, axis=1)
         back = forward * counts[:, None, None]
         return forward.reshape(-1, columns), kernels, back.reshape(-1, columns)
 
