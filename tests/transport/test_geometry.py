@@ -351,9 +351,21 @@ def test_costs_of_two_ways():
 
 
 @pytest.mark.parametrize("metric", ["sqeuclidean", "euclidean"])
+def test_blocks_of_many_small_grids_are_put_together(metric, monkeypatch):
+    values = np.random.default_rng(0).random((9, 4, 3))
+    geometry = grid_geometry((4, 3), epsilon=0.5, metric=metric)
+    whole = geometry.apply(values), geometry.log_apply(values)
+    monkeypatch.setattr("polyad.transport.geometry._BLOCK", 24)
+    np.testing.assert_allclose(geometry.apply(values), whole[0], rtol=1e-14)
+    np.testing.assert_allclose(geometry.log_apply(values), whole[1], rtol=1e-14)
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "euclidean"])
 def test_memory_of_a_large_grid(metric):
     """50 images of 100 x 100 take less than a fiftieth of the dense kernel of 800 MB."""
     values = np.ones((50, 100, 100))
+    # What is imported for threads is not counted.
+    grid_geometry((4, 4), epsilon=1.0, metric=metric).apply(np.ones((20_000, 4, 4)))
     tracemalloc.start()
     try:
         geometry = grid_geometry((100, 100), epsilon=0.02, metric=metric)

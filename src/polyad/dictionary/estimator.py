@@ -108,7 +108,7 @@ class WassersteinDictionary(DictionaryFamily):
         Whether half the losses of sample and model to themselves are taken off (the Sinkhorn
         divergence): atoms are then not blurred by the entropy, and a fit takes several times as
         long. ``score`` and ``objective_`` are of that loss, which is zero for equal ones.
-    batch_size : int, optional
+    batch_size : int, default=None
         Samples after which the atoms are updated, which takes less memory and, for many samples,
         fewer sweeps. All by default. A sweep over batches that raises the objective is made again
         over all samples.
@@ -300,7 +300,7 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         number of samples.
     debias : bool, default=False
         Whether the blur of the entropy is taken off: see :class:`~polyad.WassersteinDictionary`.
-    batch_size : int, optional
+    batch_size : int, default=None
         Samples after which the factors of the atoms are updated; all by default.
     {time_budget, random_state, n_jobs, warm_start, checkpoint, callbacks, verbose}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from array_api_compat import is_numpy_array
@@ -34,6 +35,8 @@ _FFT_RANGE = 12.0
 _ROUNDING = 37.0
 # Numbers in the matrices of a grid of two axes, up to which they take the place of FFTs: 64 MB.
 _MATRIX_SIZE = 1 << 23
+# Matrices are made by one thread, for all.
+_BUILDING = threading.Lock()
 
 
 class ConvolutionGeometry(Geometry):
@@ -50,6 +53,9 @@ class ConvolutionGeometry(Geometry):
     periodic : bool, default=False
         Whether the grid is round: the end of an axis is beside its start.
     """
+
+    # Transforms are longer than grids, and two of them are there at a time.
+    _block_share: ClassVar[float] = 0.5
 
     def __init__(
         self,
@@ -164,8 +170,9 @@ class ConvolutionGeometry(Geometry):
         """Return the same of two axes: the last is transformed, the first has its matrices."""
         xp = namespace_of(values)
         key = place_of(values)
-        if key not in self._spectra:
-            self._spectra[key] = [like(own, values) for own in self._fourier_matrices(size)]
+        with _BUILDING:
+            if key not in self._spectra:
+                self._spectra[key] = [like(own, values) for own in self._fourier_matrices(size)]
         forward, kernels, back = self._spectra[key]
         n_grids, (rows, columns) = values.shape[0], self.shape
         waves = xp.matmul(forward, xp.reshape(values, (-1, columns)).T)

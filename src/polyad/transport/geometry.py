@@ -30,7 +30,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from array_api_compat import device, is_array_api_obj, is_numpy_array
@@ -75,6 +75,8 @@ class Geometry(ABC):
     epsilon: float
     largest: float
     nearest: float
+    #: The part of the usual numbers that a thread takes at a time.
+    _block_share: ClassVar[float] = 1.0
 
     @property
     def n_cells(self) -> int:
@@ -158,13 +160,14 @@ class Geometry(ABC):
         n = math.prod(given[: len(given) - len(self.shape)])
         if n == 0:
             return xp.asarray(values, copy=True)
-        stacked, step = xp.reshape(values, (n, *self.shape)), max(1, _BLOCK // self.n_cells)
+        stacked = xp.reshape(values, (n, *self.shape))
+        step = max(1, int(self._block_share * _BLOCK) // self.n_cells)
         if not is_numpy_array(stacked) or n <= step:
             return xp.reshape(function(stacked), given)
         result = np.empty(stacked.shape, stacked.dtype)
 
         def fill(start: int, stop: int) -> None:
-            result[start:stop] = function(stacked[start:stop])
+            result[start:stop] = function(stacked[start:stop]).reshape(-1, *self.shape)
 
         # Blocks that each use all threads of the linear algebra would be in each other's way.
         with thread_limit(current_threads()):
