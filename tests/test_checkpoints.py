@@ -37,7 +37,7 @@ OTHER = {
     **{"divergence": "frobenius", "alpha0": 0.7, "kinds": "real", "refine": True},
     **{"anchors": [[0], [1], [2]], "n_partitions": 1},
     **{"augment": Scaling(), "preprocess": STFT(n_fft=2), "alpha": 0.5, "beta": 0.5, "gamma": 1.0},
-    **{"tau": 0.5, "periodic": True, "axis_weights": (1.0, 2.0)},
+    **{"tau": 0.5, "periodic": True, "axis_weights": (1.0, 2.0), "debias": True},
     **{"rounds": 2, "metric": None, "metric_floor": 1.0, "center": False, "scale_channels": False},
 }
 UNCOUNTED = {
