@@ -66,3 +66,12 @@ def test_an_interrupt_of_the_final_codes_keeps_the_fit(monkeypatch):
         model.fit(CELLS)
     assert model.atoms_.shape == (2, 4, 3)
     np.testing.assert_allclose(model.codes_.sum(axis=1), 1.0)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_equations_that_are_singular_but_for_rounding_are_left_in_silence():
+    """Steps that overflow are not taken, and NumPy says nothing of them."""
+    X = np.exp(np.random.default_rng(17).standard_cauchy((2, 7, 5)).clip(-30, 30))
+    X[:, 0, 0] += 1
+    model = WassersteinDictionary(2, debias=True, max_iter=4, tau=0.0, tol=0.0, random_state=17)
+    assert np.isfinite(model.fit(X).objective_)

@@ -13,6 +13,8 @@ from sklearn.base import clone
 
 import polyad
 from polyad import LabelledTensor
+from polyad.dictionary.reading import geometry_of
+from polyad.dictionary.solver import _CODE_RIDGE
 from polyad.exceptions import NumericalError
 from tests.fuzz.data import Data, Rng, random_data
 from tests.fuzz.judge import RefusedError, close, demand, finite, judged, promised, same_bits
@@ -175,6 +177,14 @@ def check_learned(fitted: Fitted) -> None:
         demand(lowest >= 0, f"factors_ below zero: {lowest}")
 
 
+def cost_of_codes(model: Any, shape: tuple[int, ...]) -> float:
+    """Return what the codes of a dictionary may cost, which have a ridge in the end."""
+    epsilon = model.epsilon if isinstance(model.epsilon, str) else float(model.epsilon)
+    options = {"periodic": model.periodic, "weights": model.axis_weights, "epsilon": epsilon}
+    geometry = geometry_of(shape[1:], model.metric, **options)
+    return 1.01 * _CODE_RIDGE * float(geometry.epsilon) * shape[0]
+
+
 def check_history(fitted: Fitted) -> None:
     delivered = float(fitted.model.objective_)
     objective = np.array(fitted.model.history_.objective)
@@ -189,6 +199,8 @@ def check_history(fitted: Fitted) -> None:
         slack = ROUNDING[fitted.dtype] * max(abs(objective[0]), abs(delivered), float(costs.sum()))
         rise, best = float(np.diff(objective).max(initial=0.0)), float(objective.min())
         demand(rise <= slack, f"the objective rises by {rise:.3g} of {objective[0]:.3g}")
+        if "Dictionary" in fitted.name:
+            slack += cost_of_codes(fitted.model, fitted.values.shape)
         demand(delivered <= best + slack, f"objective_ {delivered} is above {best} of history_")
 
 

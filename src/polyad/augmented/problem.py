@@ -272,9 +272,8 @@ class AugmentedData:
 def _taken(array: Any, positions: np.ndarray) -> Array:
     """Return some samples of an array in memory or on disk."""
     if not is_array_api_obj(array) or isinstance(array, np.ndarray):
-        first, last = int(positions[0]), int(positions[-1])
-        is_run = len(positions) == last - first + 1  # positions are sorted
-        return np.asarray(array[first : last + 1] if is_run else array[positions])
+        is_run = bool((np.diff(positions) == 1).all())  # which is read without a copy
+        return np.asarray(array[positions[0] : positions[-1] + 1] if is_run else array[positions])
     xp = namespace_of(array)
     return xp.take(array, xp.asarray(positions, device=device(array)), axis=0)
 

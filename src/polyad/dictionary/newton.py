@@ -57,6 +57,8 @@ _HALVINGS = 25
 _SHORTEST = 1e-4
 # The residual at which conjugate gradients end, as a part of the first.
 _FORCING = 0.1
+# Curvature below this part of that of the preconditioner is rounding.
+_SINGULAR = 1e-14
 # How mu falls after a full step and after a shorter one, the part of the gap that it ends with,
 # how near to a bound a step may go, and the least entry that a path begins with.
 _FALL, _SLOW_FALL = 0.1, 0.7
@@ -220,7 +222,7 @@ class _Equations:
             product = self.times(direction)
             bend = self.dot(direction, product)
             # A sample that is done, or has no curvature left but rounding, stays where it is.
-            goes_on = (size > goal) & (bend > 0)
+            goes_on = (size > goal) & (bend > _SINGULAR * size)
             if not bool(xp.any(goes_on)):
                 break
             length = _ratio(size, bend, goes_on)
