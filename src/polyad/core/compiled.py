@@ -103,7 +103,7 @@ class _PartCompiler(Compiler):
         """Compile a function."""
         state = self.state
         state.flags.no_compile = True
-        # Nor can anything else call it: its wrappers take a fifth of the time.
+        # Nothing but kernels can call it, so wrappers for others would be compiled in vain.
         state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
         state.library = _PartLibrary(state.targetctx.codegen(), func.__qualname__)
         result = super().compile_extra(func)
