@@ -18,12 +18,14 @@ from polyad.exceptions import InvalidTypeError, ModelFileError
 from polyad.fitting import History, Status
 from polyad.fitting.archive import read_archive, write_archive
 
+# Letters by name: to draw from all of Unicode, Hypothesis reads its tables for seconds.
+TEXT = st.text("aZ0~.\"\\ \n\0\x7f\u00e9\u0301\u2028\u6f22\U0001f600")
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(st.text(max_size=5).filter(lambda key: key != "~"), inner, max_size=3)
+        | st.dictionaries(TEXT.filter(lambda key: key != "~"), inner, max_size=3)
     ),
     max_leaves=10,
 )

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 
 @every_check_of(
+    WassersteinCP(1, epsilon=0.5, max_iter=2),
     WassersteinCP(epsilon=0.5, max_iter=2),
     WassersteinCP(1, costs={1: "one-identity"}, transport="sinkhorn", sinkhorn_iter=5, max_iter=2),
 )

@@ -217,7 +217,8 @@ def run_blocks(function: Callable[..., object], blocks: Iterable[tuple[Any, ...]
     writes to.
     """
     pending = deque(blocks)
-    n_threads = min(current_threads(), len(pending))
+    # One block needs no other threads, and asking how many there are takes longer than a small one.
+    n_threads = min(current_threads(), len(pending)) if len(pending) > 1 else 1
     is_over = _is_over.get()
 
     def work() -> None:

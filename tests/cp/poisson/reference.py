@@ -67,7 +67,11 @@ def best_rows(X, factors, mode, observed=None, sweeps=20_000):
     rows = data.sum(axis=1, keepdims=True) * inverse / pi.shape[1]
     for _ in range(sweeps):
         model = rows @ pi.T
-        rows *= (np.divide(data, model, out=np.zeros_like(data), where=counted) @ pi) * inverse
+        gain = (np.divide(data, model, out=np.zeros_like(data), where=counted) @ pi) * inverse
+        rows *= gain
+        # What still grows or shrinks does so by rounding alone.
+        if (np.abs(gain - 1.0) * (rows > 1e-13 * rows.max(axis=1, keepdims=True)) < 1e-14).all():
+            break
     return rows, row_objectives(data, rows, pi, d)
 
 
