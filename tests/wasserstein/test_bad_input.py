@@ -85,7 +85,7 @@ def test_bad_starts_are_refused(init, text):
 
 
 def test_a_long_mode_is_refused_before_its_cost_is_made():
-    long = coo_array(([1.0, 2.0], ([0, 1], [0, 999_999], [1, 2])), shape=(2, 1_000_000, 3))
+    long = coo_array(([1.0, 2.0], ([0, 1], [0, 99_999], [1, 2])), shape=(2, 100_000, 3))
     with pytest.raises(InvalidInputError, match=r"memory_limit is 4 GB.*costs=\{1: 'separate'\}"):
         WassersteinCP(1).fit(long)
     WassersteinCP(1, costs={1: "separate"}, random_state=0).fit(long)

@@ -313,9 +313,9 @@ def test_zero_slices_stay_zero():
 
 def test_large_sparse_similarities_stay_sparse():
     """Neither the data nor the similarities of this mode could exist as dense matrices."""
-    n = 100_000
+    n = 40_000
     X = make_sparse((50, n, 40), 20_000, random_state=0)
-    S = random_array((n, n), density=6e-6, rng=np.random.default_rng(0), format="csr")
+    S = random_array((n, n), density=1.5e-5, rng=np.random.default_rng(0), format="csr")
     model = SimilarityCP(2, similarities={1: S + S.T}, random_state=0, max_iter=2).fit(X)
     assert model.factors_[1].shape == (n, 2)
     assert SimilarityCP(2, random_state=0, max_iter=2).fit(X).roughness_.shape == (3, 2)
