@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import digamma
+from scipy.special import digamma, gammaln
 
 from polyad.crowd.answers import answers_of
+from polyad.crowd.kernels import fill_gammas
 from polyad.crowd.problem import CrowdProblem, vote_shares
 from polyad.crowd.solver import CrowdSolver
 from polyad.crowd.start import (
@@ -186,3 +187,12 @@ def test_moments_that_tell_nothing_begin_with_the_votes():
     problem = problem_of(items, workers, np.zeros(15, dtype=int), 2)
     start = moment_start(problem, DECOMPOSERS["power"], 0, 0)
     np.testing.assert_array_equal(start, majority_start(problem, 0, 0))
+
+
+def test_gamma_functions_are_those_of_scipy():
+    """To rounding, from next to nothing to strong priors, and at the root of the derivative."""
+    x = np.concatenate([np.logspace(-12, 9, 500), [1.4616321449683622]])
+    slopes, logs = np.empty_like(x), np.empty_like(x)
+    fill_gammas(x, slopes, logs)
+    np.testing.assert_allclose(slopes, digamma(x), rtol=4e-15, atol=4e-15)
+    np.testing.assert_allclose(logs, gammaln(x), rtol=1e-14, atol=1e-14)

@@ -39,8 +39,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from scipy.special import digamma, gammaln
 
+from polyad.crowd.kernels import fill_gammas
 from polyad.fitting import Solver
 
 if TYPE_CHECKING:
@@ -188,13 +188,25 @@ def _hopes(n_outcomes: int, n_rows: int) -> Numbers:
     return hopes
 
 
+def _digamma(x: Numbers) -> Numbers:
+    found = np.empty_like(x, order="C")
+    fill_gammas(x.ravel(), found.reshape(-1), np.zeros(0))
+    return found
+
+
+def _gammaln(x: Numbers) -> Numbers:
+    found = np.empty_like(x, order="C")
+    fill_gammas(x.ravel(), np.zeros(0), found.reshape(-1))
+    return found
+
+
 class _Rows:
     """What is known of the rows of workers: Dirichlet distributions after counts."""
 
     def __init__(self, counts: Numbers, totals: Numbers, prior: Numbers) -> None:
         self.prior, self.sums = prior, prior.sum(axis=0)
         self.after, self.totals = counts + prior, totals + self.sums
-        self.slopes, self.total_slopes = digamma(self.after), digamma(self.totals)
+        self.slopes, self.total_slopes = _digamma(self.after), _digamma(self.totals)
 
     @property
     def mean_logs(self) -> Numbers:
@@ -205,8 +217,8 @@ class _Rows:
     def divergence(self, counts: Numbers) -> float:
         """Return the sum of KL divergences from the prior; ``counts`` are those given before."""
         # Differences first: those of a strong prior are small beside what they are made of.
-        gained = np.sum(gammaln(self.totals) - gammaln(self.sums))
-        gained += np.sum(gammaln(self.prior) - gammaln(self.after))
+        gained = np.sum(_gammaln(self.totals) - _gammaln(self.sums))
+        gained += np.sum(_gammaln(self.prior) - _gammaln(self.after))
         return float(gained + np.sum(counts * self.mean_logs))
 
     def better_prior(self, strength: float | None) -> Numbers:
@@ -215,11 +227,11 @@ class _Rows:
         With ``b`` and ``r`` below, ``sum b log a - r sum a`` is below the log-likelihood of counts
         up to a constant, and touches it at the prior that is given.
         """
-        slopes = (self.slopes - digamma(self.prior)).sum(axis=0)
+        slopes = (self.slopes - _digamma(self.prior)).sum(axis=0)
         gains = self.prior * slopes + _hopes(*self.prior.shape)
         if strength is not None:
             return np.asarray(strength * gains / gains.sum(axis=0))
-        rates = (self.total_slopes - digamma(self.sums)).sum(axis=0) + _RATE
+        rates = (self.total_slopes - _digamma(self.sums)).sum(axis=0) + _RATE
         return np.asarray(np.minimum(gains / rates, _LARGEST_PARAMETER))
 
 
