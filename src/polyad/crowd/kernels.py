@@ -186,25 +186,28 @@ def risen(x: float) -> tuple[float, float]:
 def fill_gammas(
     x: NDArray[np.float64], slopes: NDArray[np.float64], logs: NDArray[np.float64]
 ) -> None:
-    """Fill derivatives of the log-gamma function, and its values, of positive numbers below 1e30.
+    """Fill derivatives of the log-gamma function, and its values, of positive numbers below 1e27.
 
     An empty array is not filled. Stirling's series ten steps up, and back (Abramowitz and Stegun,
-    6.1.41 and 6.3.18): without branches, many times as fast as SciPy.
+    6.1.41 and 6.3.18): without branches, three times as fast as SciPy.
     """
     for place in range(len(slopes)):
         product, slope = risen(x[place])
         y = x[place] + 10.0
-        z = 1.0 / (y * y)
-        p = ((z / 12 - 691 / 32760) * z + 1 / 132) * z - 1 / 240
+        inverse = 1.0 / (product * y)  # of both: divisions take most of the time
+        r = product * inverse
+        z = r * r
+        p = ((z * (1 / 12) - 691 / 32760) * z + 1 / 132) * z - 1 / 240
         p = ((p * z + 1 / 252) * z - 1 / 120) * z + 1 / 12
-        slopes[place] = fast_log(y) - 0.5 / y - p * z - slope / product
+        slopes[place] = fast_log(y) - 0.5 * r - p * z - slope * (y * inverse)
     for place in range(len(logs)):
         y = x[place] + 10.0
-        z = 1.0 / (y * y)
-        p = ((z / 156 - 691 / 360360) * z + 1 / 1188) * z - 1 / 1680
+        r = 1.0 / y
+        z = r * r
+        p = ((z * (1 / 156) - 691 / 360360) * z + 1 / 1188) * z - 1 / 1680
         p = ((p * z + 1 / 1260) * z - 1 / 360) * z + 1 / 12
         stirling = (y - 0.5) * fast_log(y) - y + _HALF_LOG_2_PI
-        logs[place] = stirling + p / y - fast_log(risen(x[place])[0])
+        logs[place] = stirling + p * r - fast_log(risen(x[place])[0])
 
 
 @kernel

@@ -227,11 +227,11 @@ class _Rows:
         With ``b`` and ``r`` below, ``sum b log a - r sum a`` is below the log-likelihood of counts
         up to a constant, and touches it at the prior that is given.
         """
-        slopes = (self.slopes - _digamma(self.prior)).sum(axis=0)
+        slopes = np.einsum("wor->or", self.slopes - _digamma(self.prior))
         gains = self.prior * slopes + _hopes(*self.prior.shape)
         if strength is not None:
             return np.asarray(strength * gains / gains.sum(axis=0))
-        rates = (self.total_slopes - _digamma(self.sums)).sum(axis=0) + _RATE
+        rates = np.einsum("wr->r", self.total_slopes - _digamma(self.sums)) + _RATE
         return np.asarray(np.minimum(gains / rates, _LARGEST_PARAMETER))
 
 
