@@ -8,7 +8,7 @@ kinds. What is missing is zeros.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Real
@@ -107,6 +107,15 @@ class Variables:
         """Return the width of each range; one where it has none."""
         width = self.ranges[:, 1] - self.ranges[:, 0]
         return np.where(width > NARROWEST, width, 1.0)
+
+    def in_units(self, rows: Sequence[Matrix]) -> list[Matrix]:
+        """Return the rows of each variable as parameters: probabilities, or means of the data."""
+        return [
+            own if is_named else low + span * own[:1]
+            for own, is_named, low, span in zip(
+                *(rows, self.is_categorical, self.ranges[:, 0], self.span()), strict=True
+            )
+        ]
 
     def above_least(self, means: Matrix) -> Matrix:
         """Return the means of numbers (number of them, k), those of counts above zero."""
@@ -253,6 +262,23 @@ def read_samples(
     return _assembled(variables, numbers, data), strange
 
 
+def find_positions(chosen: Any, names: Sequence[Any], title: str) -> NDArray[np.int64]:
+    """Return the positions of variables that were given by name or position, one or several."""
+    is_one = isinstance(chosen, str) or not isinstance(chosen, Iterable)
+    known = {name: j for j, name in enumerate(names)}
+    found = []
+    for item in [chosen] if is_one else chosen:
+        is_position = isinstance(item, (int, np.integer)) and 0 <= item < len(names)
+        is_name = isinstance(item, (str, int, np.integer)) and item in known
+        if not is_name and not is_position:
+            message = (
+                f"{title} has {item!r}, which is neither the name nor the position of a column."
+            )
+            raise InvalidInputError(message)
+        found.append(known.get(item, item))
+    return np.array(found, dtype=np.int64)
+
+
 def _wanted_kinds(kinds: Any, names: Sequence[Any]) -> list[str]:
     """Return a word for each column: 'auto' or one of KINDS."""
     accepted = ("auto", *KINDS)
@@ -260,14 +286,8 @@ def _wanted_kinds(kinds: Any, names: Sequence[Any]) -> list[str]:
     if not isinstance(kinds, (str, Mapping)):
         message = f"kinds={kinds!r} is neither one of {accepted} nor a dict from column to one."
         raise InvalidTypeError(message)
-    positions: dict[Any, Any] = {name: j for j, name in enumerate(names)}
     for column, word in kinds.items() if isinstance(kinds, Mapping) else ():
-        is_position = isinstance(column, (int, np.integer)) and 0 <= column < len(names)
-        if column not in positions and not is_position:
-            message = f"kinds names the column {column!r}, which X does not have."
-            raise InvalidInputError(message)
-        place: Any = positions.get(column, column)
-        wanted[place] = word
+        wanted[int(find_positions([column], names, "kinds")[0])] = word
     for word in wanted:
         if word not in accepted:
             message = f"kinds has {word!r}, which is not one of {', '.join(map(repr, accepted))}."
