@@ -53,6 +53,8 @@ PAPER = {
     "majority": (11.11, 7.12, 30.20, 15.86),
 }
 _ROUNDS = 10
+# The least probability of a label in what moments say of a worker.
+_LEAST = 1e-6
 SETTINGS: dict[str, dict[str, Any] | None] = {
     "MajorityVote": None,
     "DawidSkene()": {},
@@ -192,7 +194,9 @@ def _paper(name: str, start: str, seed: int = 0) -> Unit:
         starts = [moment_start(problem, by_descent, number, seed + number) for number in numbers]
     else:
         starts = [published_start(problem, STARTS[start], seed)]
-    ends = [em_rounds(problem, own, rounds) for own in starts]
+    # What is chosen by its likelihood needs one: nothing is left out of it.
+    least = _LEAST if start == BEST_SPLIT else 0.0
+    ends = [em_rounds(problem, own, rounds, least) for own in starts]
     best = int(np.argmax([likelihood for _, likelihood in ends]))
     answers = problem.answers
     items = pd.Index(answers.names[0]).get_indexer(truth.index)  # type: ignore[call-overload]
@@ -216,20 +220,23 @@ def published_start(problem: CrowdProblem, method: Any, seed: int) -> np.ndarray
         compared = problem.counts(votes[one] + votes[other]) / problem.n_items
         compared = compared @ np.linalg.pinv(shares[:, None] * (means[one] + means[other]).T)
         found[groups == g] = compared[groups == g]
-    found = np.maximum(found, 1e-6)
+    found = np.maximum(found, _LEAST)
     found /= found.sum(axis=1, keepdims=True)
     return problem.posteriors(np.log(found), np.zeros(problem.n_classes))[0]
 
 
 def em_rounds(
-    problem: CrowdProblem, posteriors: np.ndarray, rounds: int
+    problem: CrowdProblem, posteriors: np.ndarray, rounds: int, least: float
 ) -> tuple[np.ndarray, float]:
-    """Return posteriors and likelihood after rounds of tables and posteriors, with even classes."""
+    """Return posteriors and likelihood after rounds of tables and posteriors, with even classes.
+
+    A label that is impossible for a class is left out, as the program does, unless there is a least
+    probability.
+    """
     even, likelihood = np.zeros(problem.n_classes), -np.inf
     for _ in range(rounds):
         table = problem.counts(posteriors)
-        table /= np.maximum(table.sum(axis=1, keepdims=True), 1e-300)
-        # A label that is impossible for a class is left out, as the program does.
+        table = np.maximum(table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300), least)
         logs = np.log(np.where(table > 0, table, 1.0))
         posteriors, likelihood = problem.posteriors(logs, even)
     return posteriors, likelihood

@@ -7,12 +7,11 @@ one more, whose share is zero, if their number is odd.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.compiled import kernel, part
+from polyad.core.compiled import kernel, ordered_part, part
 from polyad.core.vector_math import fast_exp, fast_log
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 _TILE = 256
 # Unsigned: sums with signed numbers would be floats.
 _0, _1, _2, _3, _4 = (np.uint64(number) for number in range(5))
-_HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 @kernel
@@ -182,16 +180,30 @@ def risen(x: float) -> tuple[float, float]:
     return product, slope
 
 
-@kernel
-def fill_gammas(
-    x: NDArray[np.float64], slopes: NDArray[np.float64], logs: NDArray[np.float64]
-) -> None:
-    """Fill derivatives of the log-gamma function, and its values, of positive numbers below 1e27.
+@part
+def stirling_rest(r: float) -> float:
+    """Return the sum of Stirling's series, whose argument is one over ``r`` (6.1.41)."""
+    z = r * r
+    p = ((z * (1 / 156) - 691 / 360360) * z + 1 / 1188) * z - 1 / 1680
+    return (((p * z + 1 / 1260) * z - 1 / 360) * z + 1 / 12) * r
 
-    An empty array is not filled. Stirling's series ten steps up, and back (Abramowitz and Stegun,
-    6.1.41 and 6.3.18): without branches, three times as fast as SciPy.
+
+@ordered_part
+def log_one_plus(x: float) -> float:
+    """Return log(1 + x), for small ``x`` too."""
+    near = 1.0 + x
+    lost = near - 1.0
+    return fast_log(near) * (x / lost) if lost != 0.0 else x
+
+
+@kernel
+def fill_slopes(x: NDArray[np.float64], out: NDArray[np.float64]) -> None:
+    """Fill the derivatives of the log-gamma function of positive numbers below 1e27.
+
+    Stirling's series ten steps up, and back (Abramowitz and Stegun, 6.3.18): without branches,
+    three times as fast as SciPy.
     """
-    for place in range(len(slopes)):
+    for place in range(len(x)):
         product, slope = risen(x[place])
         y = x[place] + 10.0
         inverse = 1.0 / (product * y)  # of both: divisions take most of the time
@@ -199,15 +211,22 @@ def fill_gammas(
         z = r * r
         p = ((z * (1 / 12) - 691 / 32760) * z + 1 / 132) * z - 1 / 240
         p = ((p * z + 1 / 252) * z - 1 / 120) * z + 1 / 12
-        slopes[place] = fast_log(y) - 0.5 * r - p * z - slope * (y * inverse)
-    for place in range(len(logs)):
-        y = x[place] + 10.0
-        r = 1.0 / y
-        z = r * r
-        p = ((z * (1 / 156) - 691 / 360360) * z + 1 / 1188) * z - 1 / 1680
-        p = ((p * z + 1 / 1260) * z - 1 / 360) * z + 1 / 12
-        stirling = (y - 0.5) * fast_log(y) - y + _HALF_LOG_2_PI
-        logs[place] = stirling + p * r - fast_log(risen(x[place])[0])
+        out[place] = fast_log(y) - 0.5 * r - p * z - slope * (y * inverse)
+
+
+@kernel
+def fill_rises(
+    x: NDArray[np.float64], added: NDArray[np.float64], out: NDArray[np.float64]
+) -> None:
+    """Fill how much the log-gamma function rises where something is added to positive numbers.
+
+    As exact as what is added, however large the number: the difference of two values would not be.
+    """
+    for place in range(len(x)):
+        n, y = added[place], x[place] + 10.0
+        rise = (y + n - 0.5) * log_one_plus(n / y) + n * fast_log(y) - n
+        rise += stirling_rest(1.0 / (y + n)) - stirling_rest(1.0 / y)
+        out[place] = rise - fast_log(risen(x[place] + n)[0] / risen(x[place])[0])
 
 
 @kernel

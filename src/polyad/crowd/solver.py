@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from polyad.crowd.kernels import fill_gammas
+from polyad.crowd.kernels import fill_rises, fill_slopes
 from polyad.fitting import Solver
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class CrowdSolver(Solver[CrowdState]):
             prior, known = _better_prior(counts, prior, self.strength)
             shares = (sizes + 1.0) / (problem.n_items + problem.n_classes)
             logs = self._unfold(known.mean_logs)
-            gained = np.log(shares).sum() - known.divergence(counts)
+            gained = np.log(shares).sum() - known.divergence()
             gained += np.sum(_hopes(*prior.shape) * np.log(prior))
             if self.strength is None:  # else a constant, beside which the rest may be small
                 gained -= _RATE * prior.sum()
@@ -190,23 +190,24 @@ def _hopes(n_outcomes: int, n_rows: int) -> Numbers:
 
 def _digamma(x: Numbers) -> Numbers:
     found = np.empty_like(x, order="C")
-    fill_gammas(x.ravel(), found.reshape(-1), np.zeros(0))
+    fill_slopes(x.ravel(), found.reshape(-1))
     return found
 
 
-def _gammaln(x: Numbers) -> Numbers:
-    found = np.empty_like(x, order="C")
-    fill_gammas(x.ravel(), np.zeros(0), found.reshape(-1))
-    return found
+def _gamma_rises(x: Numbers, added: Numbers) -> float:
+    """Return the sum of the rises of the log-gamma function from each ``x`` by what is added."""
+    found = np.empty(added.size)
+    fill_rises(np.broadcast_to(x, added.shape).ravel(), added.ravel(), found)
+    return float(found.sum())
 
 
 class _Rows:
     """What is known of the rows of workers: Dirichlet distributions after counts."""
 
     def __init__(self, counts: Numbers, totals: Numbers, prior: Numbers) -> None:
+        self.counts, self.totals = counts, totals
         self.prior, self.sums = prior, prior.sum(axis=0)
-        self.after, self.totals = counts + prior, totals + self.sums
-        self.slopes, self.total_slopes = _digamma(self.after), _digamma(self.totals)
+        self.slopes, self.total_slopes = _digamma(counts + prior), _digamma(totals + self.sums)
 
     @property
     def mean_logs(self) -> Numbers:
@@ -214,12 +215,10 @@ class _Rows:
         means: Numbers = self.slopes - self.total_slopes[:, None]
         return means
 
-    def divergence(self, counts: Numbers) -> float:
-        """Return the sum of KL divergences from the prior; ``counts`` are those given before."""
-        # Differences first: those of a strong prior are small beside what they are made of.
-        gained = np.sum(_gammaln(self.totals) - _gammaln(self.sums))
-        gained += np.sum(_gammaln(self.prior) - _gammaln(self.after))
-        return float(gained + np.sum(counts * self.mean_logs))
+    def divergence(self) -> float:
+        """Return the sum of KL divergences from the prior."""
+        gained = _gamma_rises(self.sums, self.totals) - _gamma_rises(self.prior, self.counts)
+        return gained + float(np.sum(self.counts * self.mean_logs))
 
     def better_prior(self, strength: float | None) -> Numbers:
         """Return Dirichlet parameters of a higher bound, of given strength or any.
