@@ -199,7 +199,7 @@ def _from_matrix(values: NDArray[Any], names: Any, modes: Any) -> Answers:
     is_text = {isinstance(entry, str) for entry in entries} if values.dtype == object else set()
     if len(is_text) > 1:
         message = (
-            "X is a matrix of items x workers that has text and numbers, and labels are of one type. "
+            "X is a matrix of items x workers that has text and numbers; labels are of one type. "
             "If its rows are an item, a worker and a label each, give pandas.DataFrame(X, "
             "columns=['item', 'worker', 'label'])."
         )
