@@ -320,6 +320,9 @@ def _as_labels(column: Any) -> Any:
     else:
         values = series.to_numpy(dtype=object)
         known = values[~pd.isna(values)]
+        if any(type(own).__hash__ is None for own in known):
+            message = "X has lists, or other collections, as entries. Make text or columns of them."
+            raise InvalidTypeError(message)
         if len(known) and all(_is_number(own) for own in known):
             values = _numbers_of(values)
     if values.dtype.kind == "f" and not np.isnan(values).any() and _are_whole(values):
