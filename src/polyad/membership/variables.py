@@ -150,12 +150,11 @@ class Table:
         codes, values = (np.array(own[::step]) for own in (self.codes, self.values))
         return replace(self, codes=codes, values=values)
 
-    def categories_at(self, rows: slice, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the categories of some samples in some categorical variables, -1 if missing."""
-        picked = self.codes[rows] if len(chosen) == self.codes.shape[1] else None
-        if picked is None or not np.array_equal(chosen, np.arange(len(chosen))):
-            picked = self.codes[rows][:, chosen]
-        return picked.astype(np.int64) - self.first[chosen].astype(np.int64)
+    def categories_at(self, rows: slice, chosen: Any = slice(None)) -> NDArray[np.int64]:
+        """Return the categories of some samples in categorical variables, below zero if missing."""
+        codes: NDArray[np.int64] = self.codes[rows][:, chosen].astype(np.int64)
+        codes -= self.first[chosen].astype(np.int64)
+        return codes
 
 
 class Indicators:
