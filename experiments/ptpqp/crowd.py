@@ -3,9 +3,10 @@
     POLYAD_DATA=folder python -m experiments.ptpqp.crowd [--peer python-with-crowd-kit]
 
 ``paper``: EM from group confusions by PQP, HALS, the power method and joint diagonalization, and
-from the majority vote, as the authors' program has it: groups by the number of a worker modulo
-three, ten rounds, all classes equally likely, no prior; and from the best of many splits of the
-workers, by likelihood, decomposed as ``DawidSkene`` does. ``ours``: settings of ``DawidSkene``,
+from the majority vote, as the program that the paper builds on has it: groups by the number of a
+worker modulo three, ten rounds, all classes equally likely, no prior, and a label that is
+impossible for a class says nothing of it; and from the best of many splits of the workers, by
+likelihood, decomposed as ``DawidSkene`` does. ``ours``: settings of ``DawidSkene``,
 none of which saw a true class. ``drawn``: crowds that were drawn, with few labels and more or fewer
 classes. Calibration of confidence is measured on both. ``--peer`` names a Python that has
 crowd-kit, for its errors, time of a round and memory. Finished units are kept in ``crowd.csv``.
@@ -31,7 +32,7 @@ from experiments.runs import Store, command, environment, markdown, run_units, w
 from polyad import DawidSkene, MajorityVote
 from polyad.crowd.answers import read_answers
 from polyad.crowd.problem import CrowdProblem, vote_shares
-from polyad.crowd.start import by_descent, by_power, moment_start
+from polyad.crowd.start import by_descent, by_power, moment_start, moments, named_classes
 from polyad.membership.alternatives import hals, joint_diagonalization
 from polyad.membership.solver import decompose
 
@@ -52,6 +53,8 @@ PAPER = {
     "majority": (11.11, 7.12, 30.20, 15.86),
 }
 _ROUNDS = 10
+# The least probability of a label in what moments say of a worker.
+_LEAST = 1e-6
 SETTINGS: dict[str, dict[str, Any] | None] = {
     "MajorityVote": None,
     "DawidSkene()": {},
@@ -180,37 +183,62 @@ def _paper(name: str, start: str, seed: int = 0) -> Unit:
     """Return the wrong items before and after ten rounds."""
     labels, truth = read_set(name)
     problem = CrowdProblem(read_answers(labels, ("item", "worker", "label")))
+    # Moments give the tables of the first of the ten rounds, votes the posteriors before it.
+    rounds = _ROUNDS if start == "majority" else _ROUNDS - 1
     if start == "majority":
-        first = vote_shares(problem)
-        last = em_rounds(problem, first, _ROUNDS)[0]
-    else:
+        starts = [vote_shares(problem)]
+    elif start == BEST_SPLIT:
         # The first split is that of the paper; the seed is that of the decomposition, and of the
-        # other splits. The moments are the tables of the first of the ten rounds.
-        numbers = range(_SPLITS if start == BEST_SPLIT else 1)
-        method = by_descent if start == BEST_SPLIT else STARTS[start]
-        starts = [moment_start(problem, method, number, seed + number) for number in numbers]
-        ends = [em_rounds(problem, own, _ROUNDS - 1) for own in starts]
-        best = int(np.argmax([likelihood for _, likelihood in ends]))
-        first, last = starts[best], ends[best][0]
+        # other splits.
+        numbers = range(_SPLITS)
+        starts = [moment_start(problem, by_descent, number, seed + number) for number in numbers]
+    else:
+        starts = [published_start(problem, STARTS[start], seed)]
+    # What is chosen by its likelihood needs one: nothing is left out of it.
+    least = _LEAST if start == BEST_SPLIT else 0.0
+    ends = [em_rounds(problem, own, rounds, least) for own in starts]
+    best = int(np.argmax([likelihood for _, likelihood in ends]))
     answers = problem.answers
     items = pd.Index(answers.names[0]).get_indexer(truth.index)  # type: ignore[call-overload]
     wrong = [
         int((answers.classes[q[items].argmax(axis=1)] != truth.to_numpy()).sum())
-        for q in (first, last)
+        for q in (starts[best], ends[best][0])
     ]
     return {"wrong_at_start": wrong[0], "wrong": wrong[1], "items": len(items)}
 
 
+def published_start(problem: CrowdProblem, method: Any, seed: int) -> np.ndarray:
+    """Return posteriors by the tables of workers, each compared with both other groups together."""
+    groups = np.arange(1, problem.n_workers + 1) % 3
+    votes = [problem.votes(groups == g) for g in range(3)]
+    tables, shares = named_classes(method(*moments(votes), seed))
+    # Columns that sum to the mean number of votes, which is what they are the means of.
+    means = [own * vote.sum(axis=1).mean() for own, vote in zip(tables, votes, strict=True)]
+    found = np.zeros((problem.n_workers, problem.n_classes, problem.n_classes))
+    for g in range(3):
+        one, other = (h for h in range(3) if h != g)
+        compared = problem.counts(votes[one] + votes[other]) / problem.n_items
+        compared = compared @ np.linalg.pinv(shares[:, None] * (means[one] + means[other]).T)
+        found[groups == g] = compared[groups == g]
+    found = np.maximum(found, _LEAST)
+    found /= found.sum(axis=1, keepdims=True)
+    return problem.posteriors(np.log(found), np.zeros(problem.n_classes))[0]
+
+
 def em_rounds(
-    problem: CrowdProblem, posteriors: np.ndarray, rounds: int
+    problem: CrowdProblem, posteriors: np.ndarray, rounds: int, least: float
 ) -> tuple[np.ndarray, float]:
-    """Return posteriors and likelihood after rounds of tables and posteriors, with even classes."""
+    """Return posteriors and likelihood after rounds of tables and posteriors, with even classes.
+
+    A label that is impossible for a class is left out, as the program does, unless there is a least
+    probability.
+    """
     even, likelihood = np.zeros(problem.n_classes), -np.inf
     for _ in range(rounds):
         table = problem.counts(posteriors)
-        table = np.maximum(table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300), 1e-6)
-        table /= table.sum(axis=1, keepdims=True)
-        posteriors, likelihood = problem.posteriors(np.log(table), even)
+        table = np.maximum(table / np.maximum(table.sum(axis=1, keepdims=True), 1e-300), least)
+        logs = np.log(np.where(table > 0, table, 1.0))
+        posteriors, likelihood = problem.posteriors(logs, even)
     return posteriors, likelihood
 
 

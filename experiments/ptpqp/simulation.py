@@ -46,8 +46,6 @@ _LIMITS = {
     "refined": (1000, (0.0,)),
     **dict.fromkeys(("eps", "wnmf", "nojd0", "meld0"), (5000, (0.0,))),
 }
-# From so many components on, contaminated samples are drawn from one model only.
-_MANY = 20
 # Mean errors of the paper's updates over three other seeds (specification, e).
 REFERENCE = {
     (3, 1000, 0.0): 0.0237,
@@ -84,7 +82,7 @@ def make_units(options: argparse.Namespace) -> list[Unit]:
         for n in options.sizes
         for share in _CONTAMINATIONS
         for method in options.methods
-        if _is_wanted(method, n, share) and (sample == 0 or k < _MANY or share == 0.0)
+        if _is_wanted(method, n, share)
     ]
 
 

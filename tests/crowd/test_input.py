@@ -178,7 +178,8 @@ BAD = {
     "mixed": (pd.DataFrame({"item": [1, "a"], "worker": [1, 2], "label": [1, 2]}), "cannot be"),
     "half long": (LONG.rename(columns={"item": "task"}), "columns="),
     "no worker": (LONG.assign(worker=np.nan), "no label in"),
-    "mixed labels": (np.array([["a", 1]], dtype=object), "cannot be sorted"),
+    "mixed labels": (np.array([["a", 1]], dtype=object), "has text and numbers"),
+    "triples": ([(1, 7, "cat"), (1, 8, "dog")], "pandas.DataFrame"),
 }
 
 
@@ -213,8 +214,9 @@ def test_bad_new_labels_are_refused():
         model.predict(pd.DataFrame({"item": [1], "worker": [1], "label": [9]}))
     with pytest.raises(PolyadError, match="is expecting 5 features"):
         model.predict(np.array([[1, 2]]))
-    with pytest.raises(PolyadError, match="not a worker"):
-        model.confusion_table("who")
+    for worker in ("who", [0, 1]):
+        with pytest.raises(PolyadError, match="not a worker"):
+            model.confusion_table(worker)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import digamma
+from scipy.special import digamma, gammaln
 
 from polyad.crowd.answers import answers_of
+from polyad.crowd.kernels import fill_rises, fill_slopes
 from polyad.crowd.problem import CrowdProblem, vote_shares
 from polyad.crowd.solver import CrowdSolver
 from polyad.crowd.start import (
@@ -186,3 +187,31 @@ def test_moments_that_tell_nothing_begin_with_the_votes():
     problem = problem_of(items, workers, np.zeros(15, dtype=int), 2)
     start = moment_start(problem, DECOMPOSERS["power"], 0, 0)
     np.testing.assert_array_equal(start, majority_start(problem, 0, 0))
+
+
+def test_gamma_functions_are_those_of_scipy():
+    """To rounding, from next to nothing to strong priors, and at the root of the derivative."""
+    x = np.concatenate([np.logspace(-12, 9, 500), [1.4616321449683622]])
+    slopes = np.empty_like(x)
+    fill_slopes(x, slopes)
+    np.testing.assert_allclose(slopes, digamma(x), rtol=4e-15, atol=4e-15)
+    # A rise by a whole number is a sum of logarithms, however large what it starts from.
+    rises, fives = np.empty_like(x), np.full_like(x, 5.0)
+    fill_rises(x, fives, rises)
+    wanted = np.log(x[:, None] + np.arange(5)).sum(axis=1)
+    np.testing.assert_allclose(rises, wanted, rtol=4e-15, atol=4e-14)
+    small, parts = x[x < 10], np.random.default_rng(0).gamma(0.5, size=(x < 10).sum())
+    rises = np.empty_like(small)
+    fill_rises(small, parts, rises)
+    np.testing.assert_allclose(rises, gammaln(small + parts) - gammaln(small), atol=4e-14)
+
+
+def test_a_strong_prior_leaves_no_rounding_in_the_bound():
+    """Labels that tell nothing, and a prior of a million: the objective does not rise."""
+    problem = problem_of([0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 0, 1])
+    solver = CrowdSolver(problem, strength=1e6)
+    state = solver.init(vote_shares(problem))
+    for _ in range(5):
+        after = solver.step(state)
+        assert solver.objective(after) <= solver.objective(state) + solver.floor
+        state = after

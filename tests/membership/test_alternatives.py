@@ -23,7 +23,6 @@ from polyad.membership.alternatives.diagonalization import (
 )
 from polyad.membership.alternatives.hals import HalsSolver
 from polyad.membership.alternatives.meld import (
-    MatchedState,
     MatchingSolver,
     _variances,
     augmented,
@@ -165,7 +164,7 @@ def test_meld_minimises_the_weighted_error_of_all_moments():
     corners = weights[:-1, :-1, -1], weights[:-1, -1, :-1], weights[-1, :-1, :-1]
     for pair, corner, x, y in zip(second, corners, (a, a, b), (b, c, c), strict=True):
         wanted += np.sum(corner / ratio**2 * (pair - ratio * (x * lam) @ y.T) ** 2)
-    state = MatchedState(factors)
+    state = solver.init(factors)
     assert solver.objective(state) == pytest.approx(wanted / 2)
     values = [solver.objective(state)]
     for _ in range(5):

@@ -84,6 +84,8 @@ def test_tables_of_polars_are_tables_of_pandas(tmp_path):
 
 def test_what_is_refused():
     good = {"b": [1, 2], "c": [1, 2]}
+    with pytest.raises(InvalidTypeError, match="other collections"):
+        MixedMembership(2).fit(pd.DataFrame({"a": [[1], [2]], **good}))
     with pytest.raises(InvalidTypeError, match="or of several, that are not taken, int, str"):
         MixedMembership(1).fit(pd.DataFrame({"a": ["x", 1], **good}))
     with pytest.raises(InvalidInputError, match="holds what is not a number"):

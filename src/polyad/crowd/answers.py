@@ -120,7 +120,8 @@ def read_answers(X: Any, columns: Sequence[str] | None) -> Answers:
             )
             raise InvalidInputError(message)
         return _from_wide(X)
-    given = unpack(X)
+    # NumPy would make text of the numbers in lists of both.
+    given = unpack(np.array(X, dtype=object) if isinstance(X, (list, tuple)) else X)
     modes = _MODES if given.modes is None or len(given.modes) != 2 else given.modes
     stored = given.data
     if given.is_sparse and stored.ndim == 2:
@@ -194,14 +195,23 @@ def _from_matrix(values: NDArray[Any], names: Any, modes: Any) -> Answers:
         message = "Complex data not supported: labels are classes. Give integers or text."
         raise InvalidInputError(message)
     rows, workers = np.nonzero(~pd.isna(values))
-    return _from_entries((rows, workers), values[rows, workers], values.shape, names, modes)
+    entries = values[rows, workers]
+    is_text = {isinstance(entry, str) for entry in entries} if values.dtype == object else set()
+    if len(is_text) > 1:
+        message = (
+            "X is a matrix of items x workers that has text and numbers; labels are of one type. "
+            "If its rows are an item, a worker and a label each, give pandas.DataFrame(X, "
+            "columns=['item', 'worker', 'label'])."
+        )
+        raise InvalidTypeError(message)
+    return _from_entries((rows, workers), entries, values.shape, names, modes)
 
 
 def _from_entries(coords: Any, values: Any, shape: Any, names: Any, modes: Any) -> Answers:
     import pandas as pd
 
     known = ~np.asarray(pd.isna(values))
-    series = pd.Series(values[known])
+    series = pd.Series(values[known]).infer_objects()
     labels, classes = _encoded(Column("label", series, str(series.dtype)))
     items, workers = (part[known] for part in coords)
     entries = (items, workers, labels)

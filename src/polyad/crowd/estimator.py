@@ -368,7 +368,7 @@ class DawidSkene(CrowdEstimator, IterativeEstimator):
             table = np.exp(solver.typical(counts, prior))
         else:
             index = self._index(1)
-            place = int(find_labels(index, np.array([worker]))[0])
+            place = int(find_labels(index, np.array([worker]))[0]) if np.ndim(worker) == 0 else -1
             if place < 0:
                 message = (
                     f"worker={worker!r} is not a worker of the fit; these are "

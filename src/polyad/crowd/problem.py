@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.threads import Blocks, cut, cut_into, run_blocks
+from polyad.core.threads import cut, cut_into, run_blocks
 from polyad.crowd.answers import too_many_pairs
-from polyad.crowd.kernels import LANES, add_counts, add_expected, fill_posteriors
+from polyad.crowd.kernels import add_counts, pass_over
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,10 +68,9 @@ class CrowdProblem:
         ``table`` (workers, labels, classes) holds logarithms of probabilities of labels, ``shares``
         those of classes before any label.
         """
-        found = np.empty((self.n_items, self.n_classes))
+        found, nothing = np.empty((self.n_items, self.n_classes)), np.zeros(0)
         blocks = cut(self.n_items, _BLOCK)
-        into = [found] * len(blocks)
-        return found, self._pass(fill_posteriors, (table, shares), blocks, into)
+        return found, self._pass(table, shares, [(block, found, nothing) for block in blocks])
 
     def expected(self, table: Numbers, shares: Numbers) -> tuple[Numbers, Numbers, float]:
         """Return the counts of the posteriors, their sums, and the log-likelihood of all labels.
@@ -79,27 +78,27 @@ class CrowdProblem:
         That is ``counts(posteriors(...))`` without the posteriors. A block of items has a table of
         its own to add to; these are few where they would be large.
         """
-        n_codes, width = self.n_workers * self.n_classes, _padded(self.n_classes)
+        n_codes, width = self.n_workers * self.n_classes, _even(self.n_classes)
         most = min(_MOST_TABLES, self.n_labels // (2 * n_codes))
-        blocks = cut_into(most, self.n_items)
-        into = np.zeros((len(blocks), n_codes + 1, width))
-        likelihood = self._pass(add_expected, (table, shares), blocks, into)
-        summed = into.sum(axis=0)[:, : self.n_classes]
+        blocks, nothing = cut_into(most, self.n_items), np.zeros((0, 0))
+        into = np.zeros((len(blocks), (n_codes + 1) * width))
+        works = [(block, nothing, own) for block, own in zip(blocks, into, strict=True)]
+        likelihood = self._pass(table, shares, works)
+        summed = into.sum(axis=0).reshape(-1, width)[:, : self.n_classes]
         shape = (self.n_workers, self.n_classes, self.n_classes)
         return summed[:-1].reshape(shape), summed[-1], likelihood
 
-    def _pass(self, kernel: Any, logs: tuple[Numbers, Numbers], blocks: Blocks, into: Any) -> float:
-        """Run a kernel over blocks of items, and return the log-likelihood of all labels."""
-        width = _padded(self.n_classes)
-        table, shares = np.zeros((logs[0].size // self.n_classes, width)), np.full(width, -np.inf)
-        table[:, : self.n_classes] = logs[0].reshape(-1, self.n_classes)
-        shares[: self.n_classes] = logs[1]
-        likelihoods = np.zeros(len(blocks))
+    def _pass(self, table: Numbers, shares: Numbers, works: list[tuple[Any, ...]]) -> float:
+        """Pass over blocks of items into what is given with each, and return the log-likelihood."""
+        spare = _even(self.n_classes) - self.n_classes
+        rows = np.pad(table.reshape(-1, self.n_classes), ((0, 0), (0, spare))).ravel()
+        logs = rows, np.pad(shares, (0, spare), constant_values=-np.inf)
+        likelihoods = np.zeros(len(works))
 
         def run(number: int) -> None:
-            likelihoods[number] = kernel(self._labels, table, shares, blocks[number], into[number])
+            likelihoods[number] = pass_over(self._labels, logs, *works[number])
 
-        run_blocks(run, [(number,) for number in range(len(blocks))])
+        run_blocks(run, [(number,) for number in range(len(works))])
         return float(likelihoods.sum())
 
     def with_gold(self, posteriors: Numbers) -> Numbers:
@@ -127,6 +126,6 @@ def vote_shares(problem: CrowdProblem, workers: NDArray[np.bool_] | None = None)
     return problem.with_gold(votes)
 
 
-def _padded(n_classes: int) -> int:
+def _even(n_classes: int) -> int:
     """Return the number of columns of a table for kernels."""
-    return -(-n_classes // LANES) * LANES
+    return n_classes + n_classes % 2

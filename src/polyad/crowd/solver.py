@@ -39,8 +39,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from scipy.special import digamma, gammaln
 
+from polyad.crowd.kernels import fill_rises, fill_slopes
 from polyad.fitting import Solver
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class CrowdSolver(Solver[CrowdState]):
             prior, known = _better_prior(counts, prior, self.strength)
             shares = (sizes + 1.0) / (problem.n_items + problem.n_classes)
             logs = self._unfold(known.mean_logs)
-            gained = np.log(shares).sum() - known.divergence(counts)
+            gained = np.log(shares).sum() - known.divergence()
             gained += np.sum(_hopes(*prior.shape) * np.log(prior))
             if self.strength is None:  # else a constant, beside which the rest may be small
                 gained -= _RATE * prior.sum()
@@ -188,13 +188,26 @@ def _hopes(n_outcomes: int, n_rows: int) -> Numbers:
     return hopes
 
 
+def _digamma(x: Numbers) -> Numbers:
+    found = np.empty_like(x, order="C")
+    fill_slopes(x.ravel(), found.reshape(-1))
+    return found
+
+
+def _gamma_rises(x: Numbers, added: Numbers) -> float:
+    """Return the sum of the rises of the log-gamma function from each ``x`` by what is added."""
+    found = np.empty(added.size)
+    fill_rises(np.broadcast_to(x, added.shape).ravel(), added.ravel(), found)
+    return float(found.sum())
+
+
 class _Rows:
     """What is known of the rows of workers: Dirichlet distributions after counts."""
 
     def __init__(self, counts: Numbers, totals: Numbers, prior: Numbers) -> None:
+        self.counts, self.totals = counts, totals
         self.prior, self.sums = prior, prior.sum(axis=0)
-        self.after, self.totals = counts + prior, totals + self.sums
-        self.slopes, self.total_slopes = digamma(self.after), digamma(self.totals)
+        self.slopes, self.total_slopes = _digamma(counts + prior), _digamma(totals + self.sums)
 
     @property
     def mean_logs(self) -> Numbers:
@@ -202,12 +215,10 @@ class _Rows:
         means: Numbers = self.slopes - self.total_slopes[:, None]
         return means
 
-    def divergence(self, counts: Numbers) -> float:
-        """Return the sum of KL divergences from the prior; ``counts`` are those given before."""
-        # Differences first: those of a strong prior are small beside what they are made of.
-        gained = np.sum(gammaln(self.totals) - gammaln(self.sums))
-        gained += np.sum(gammaln(self.prior) - gammaln(self.after))
-        return float(gained + np.sum(counts * self.mean_logs))
+    def divergence(self) -> float:
+        """Return the sum of KL divergences from the prior."""
+        gained = _gamma_rises(self.sums, self.totals) - _gamma_rises(self.prior, self.counts)
+        return gained + float(np.sum(self.counts * self.mean_logs))
 
     def better_prior(self, strength: float | None) -> Numbers:
         """Return Dirichlet parameters of a higher bound, of given strength or any.
@@ -215,11 +226,11 @@ class _Rows:
         With ``b`` and ``r`` below, ``sum b log a - r sum a`` is below the log-likelihood of counts
         up to a constant, and touches it at the prior that is given.
         """
-        slopes = (self.slopes - digamma(self.prior)).sum(axis=0)
+        slopes = np.einsum("wor->or", self.slopes - _digamma(self.prior))
         gains = self.prior * slopes + _hopes(*self.prior.shape)
         if strength is not None:
             return np.asarray(strength * gains / gains.sum(axis=0))
-        rates = (self.total_slopes - digamma(self.sums)).sum(axis=0) + _RATE
+        rates = np.einsum("wr->r", self.total_slopes - _digamma(self.sums)) + _RATE
         return np.asarray(np.minimum(gains / rates, _LARGEST_PARAMETER))
 
 

@@ -19,7 +19,6 @@ from polyad.exceptions import InvalidInputError
 from polyad.fitting import FitOptions, Status, fit_best
 from polyad.membership.learned import KINDS_CODEC, MembershipLearned, learned_from
 from polyad.membership.matching import MATCHINGS
-from polyad.membership.moment_tensors import find_positions
 from polyad.membership.parameters import (
     emissions_of,
     factors_of,
@@ -41,7 +40,7 @@ from polyad.membership.posterior import held_out_likelihood, memberships
 from polyad.membership.refine import RefineSolver
 from polyad.membership.solver import UPDATES
 from polyad.membership.tables import column_names, opened_table
-from polyad.membership.variables import Table, read_columns, read_samples
+from polyad.membership.variables import Table, find_positions, read_columns, read_samples
 from polyad.tensor.kruskal import KruskalTensor
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ What is missing
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from numbers import Real
@@ -38,7 +37,7 @@ from scipy.sparse import csr_array
 from polyad.core.threads import cut, run_blocks
 from polyad.exceptions import InvalidInputError
 from polyad.membership.tables import column_names, opened_table
-from polyad.membership.variables import Indicators, Table, read_columns
+from polyad.membership.variables import Indicators, Table, find_positions, read_columns
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import kruskal_to_dense
 
@@ -151,15 +150,6 @@ class MomentTensor:
     the samples, the MTTKRP of the first mode is
 
     ``O_Jᵀ [S*T - c3 (T*sB + S*tC)] / n + mu_J (c2 sB*tC - c3 mean(S*T))ᵀ``,  ``sB = Bᵀ mu_S``.
-
-    Parameters
-    ----------
-    table : Table
-        The samples.
-    sets : sequence of three arrays of int
-        Disjoint positions of variables.
-    alpha0 : float
-        The sum of the Dirichlet parameters.
     """
 
     dtype = np.dtype(np.float64)
@@ -377,20 +367,3 @@ def check_sets(sets: Sequence[Positions]) -> None:
             "different variables: give disjoint sets."
         )
         raise InvalidInputError(message)
-
-
-def find_positions(chosen: Any, names: Sequence[Any], title: str) -> Positions:
-    """Return the positions of variables that were given by name or position, one or several."""
-    is_one = isinstance(chosen, str) or not isinstance(chosen, Iterable)
-    known = {name: j for j, name in enumerate(names)}
-    found = []
-    for item in [chosen] if is_one else chosen:
-        is_position = isinstance(item, (int, np.integer)) and 0 <= item < len(names)
-        is_name = isinstance(item, (str, int, np.integer)) and item in known
-        if not is_name and not is_position:
-            message = (
-                f"{title} has {item!r}, which is neither the name nor the position of a column."
-            )
-            raise InvalidInputError(message)
-        found.append(known.get(item, item))
-    return np.array(found, dtype=np.int64)

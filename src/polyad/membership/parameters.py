@@ -51,41 +51,21 @@ def parameters_of_factors(
     (a0 + 1) (a0 + 2) / 2``, which sum to ``a0`` where moments are exact, and are made to.
     """
     table, variables = plan.table, plan.table.variables
-    found = combine(factors, plan.layout, variables, matching)
-    total = found.weights.sum()
-    even = np.full_like(found.weights, 1.0 / len(found.weights))
-    shares = np.maximum(found.weights / total if total > 0 else even, _LEAST_SHARE)
+    rows, weights, known, matches = combine(factors, plan.layout, variables, matching)
+    total = weights.sum()
+    even = np.full_like(weights, 1.0 / len(weights))
+    shares = np.maximum(weights / total if total > 0 else even, _LEAST_SHARE)
     alpha = plan.alpha0 * shares / shares.sum()
     order = np.argsort(-alpha, kind="stable")
-    theta = [
-        own[:, order] if kind == "categorical" else low + span * own[:1, order]
-        for own, kind, low, span in zip(
-            found.theta, variables.kinds, variables.ranges[:, 0], variables.span(), strict=True
-        )
-    ]
-    alpha = alpha[order]
+    theta, alpha = [own[:, order] for own in variables.in_units(rows)], alpha[order]
     if len(alpha) == 1:
         # One component has no memberships to mix: its parameters are the means of the columns.
-        theta = _column_means(table)
-    known = {"smallest_anchor_angle": found.angle, "n_empty_columns": found.n_empty}
-    flags = [(own.is_valid, own.meets_theorem4, own.meets_theorem5) for own in found.matches]
-    matches = np.array(flags, dtype=np.float64).reshape(-1, 3)
-    return Parameters(theta, alpha, _variances(table, theta, alpha)), known, matches
-
-
-def _column_means(table: Table) -> list[Matrix]:
-    """Return the shares of categories, and the means of numbers, of all samples."""
-    variables = table.variables
-    everything = Indicators(table, np.arange(len(variables.kinds)))
-    means = averages([everything])[:, None]
-    return [
-        own if kind == "categorical" else low + span * own[:1]
-        for own, kind, low, span in zip(
-            np.split(means, everything.starts[1:-1]),
-            *(variables.kinds, variables.ranges[:, 0], variables.span()),
-            strict=True,
-        )
-    ]
+        everything = Indicators(table, np.arange(len(variables.kinds)))
+        means = averages([everything])[:, None]
+        theta = variables.in_units(np.split(means, everything.starts[1:-1]))
+    flags = [(own.is_valid, own.meets_theorem4, own.meets_theorem5) for own in matches]
+    told = np.array(flags, dtype=np.float64).reshape(-1, 3)
+    return Parameters(theta, alpha, _variances(table, theta, alpha)), known, told
 
 
 def spread_of(table: Table) -> Matrix:
@@ -158,15 +138,8 @@ def factors_of(parameters: Parameters, layout: Layout, variables: Variables) -> 
 
 def rows_of(parameters: Parameters, variables: Variables) -> list[Matrix]:
     """Return the parameters of each variable as moments have them, numbers as two rows."""
-    return [
-        own if kind == "categorical" else _as_two_rows(own, low, span)
-        for own, kind, low, span in zip(
-            *(parameters.theta, variables.kinds, variables.ranges[:, 0], variables.span()),
-            strict=True,
-        )
-    ]
-
-
-def _as_two_rows(means: Matrix, low: float, span: float) -> Matrix:
-    part = np.clip((means - low) / span, 0.0, 1.0)
-    return np.concatenate([part, 1.0 - part])
+    rows = list(parameters.theta)
+    for j in np.flatnonzero(~variables.is_categorical):
+        part = np.clip((rows[j] - variables.ranges[j, 0]) / variables.span()[j], 0.0, 1.0)
+        rows[j] = np.concatenate([part, 1.0 - part])
+    return rows

@@ -23,10 +23,10 @@ from polyad.membership.moment_tensors import (
     MomentTensor,
     block_moments,
     check_sets,
-    find_positions,
     moment_tensor,
 )
 from polyad.membership.solver import MomentSolver, moment_problem, residual_norm
+from polyad.membership.variables import find_positions
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import kruskal_to_dense
 
@@ -267,10 +267,8 @@ class BlockSolver(MomentSolver):
         tensor = self.problem.tensor
         if isinstance(tensor, DenseTensor):
             # That of the problem has the positive entries only with 'wnmf'.
-            is_whole = self.update != "wnmf"
-            array = tensor.array if is_whole else block_moments(table, sets, alpha0)
-            missed = residual_norm(self.problem, factors, DenseTensor(array))
-            return _quality(missed, float(np.linalg.norm(array)), float((array < 0).mean()))
+            is_cut = self.update == "wnmf"
+            return _seen([block_moments(table, sets, alpha0) if is_cut else tensor.array], factors)
         missed, norm = residual_norm(self.problem, factors, tensor), tensor.norm_squared()
         # Of a part of the tensor, which says as much.
         some, below = [own[:_SEEN_VARIABLES] for own in sets], math.nan
@@ -296,14 +294,7 @@ class PartitionSolver(Solver[PartitionState]):
 
     def fit_quality(self, factors: Sequence[Matrix]) -> dict[str, float | None]:
         """Return what factors miss of the moments, and the part of these below zero."""
-        missed = [
-            float(np.linalg.norm(array - kruskal_to_dense(None, own)))
-            for array, own in zip(self.arrays, _by_block(factors), strict=True)
-        ]
-        norms = [float(np.linalg.norm(array)) for array in self.arrays]
-        below = sum(int((array < 0).sum()) for array in self.arrays)
-        cells = sum(array.size for array in self.arrays)
-        return _quality(math.hypot(*missed), math.hypot(*norms), below / cells)
+        return _seen(self.arrays, factors)
 
     def random(self, n_components: int, seed: int, n_starts: int) -> PartitionState:
         """Return random starts, for each block the best of some."""
@@ -332,6 +323,15 @@ class PartitionSolver(Solver[PartitionState]):
         return 0.5 * float(state.residuals.sum())
 
 
+def _seen(arrays: Sequence[Any], factors: Sequence[Matrix]) -> dict[str, float | None]:
+    """Return the quality of the factors of blocks whose moments were formed."""
+    models = [kruskal_to_dense(None, own) for own in _by_block(factors)]
+    missed = [np.linalg.norm(own - model) for own, model in zip(arrays, models, strict=True)]
+    norms = [np.linalg.norm(own) for own in arrays]
+    below, cells = sum((own < 0).sum() for own in arrays), sum(own.size for own in arrays)
+    return _quality(math.hypot(*missed), math.hypot(*norms), float(below / cells))
+
+
 def _quality(missed: float, norm: float, below: float) -> dict[str, float | None]:
     """Return the norm of what is missed as a part of that of moments, and the part below zero."""
     part = missed / norm if norm > 0 else math.nan
@@ -344,25 +344,14 @@ def _by_block(factors: Sequence[Matrix]) -> list[list[Matrix]]:
     return [list(factors[k : k + 3]) for k in range(0, len(factors), 3)]
 
 
-@dataclass(frozen=True)
-class Combined:
-    """Parameters of all variables, with the components of all blocks in one order."""
-
-    #: (rows of the variable, k) each, columns that sum to one.
-    theta: list[Matrix]
-    #: The weights of the components in third moments.
-    weights: Matrix
-    matches: list[Match]
-    #: Between the columns of the anchors of the first block, in degrees.
-    angle: float
-    #: Columns that were zero, in place of which categories are equally likely.
-    n_empty: int
-
-
 def combine(
     factors: Sequence[Matrix], layout: Layout, variables: Variables, matching: Matching
-) -> Combined:
-    """Return the parameters that blocks have found; those of anchors are means over the blocks."""
+) -> tuple[list[Matrix], Matrix, dict[str, Any], list[Match]]:
+    """Return the parameters that blocks have found; those of anchors are means over the blocks.
+
+    They are the rows of each variable, whose columns sum to one, with the components of all blocks
+    in one order, and weights; and what is known of them, and how each block but the first matches.
+    """
     n_components = factors[0].shape[1]
     sums = [np.zeros((size, n_components)) for size in variables.sizes]
     counts = np.zeros(len(sums))
@@ -378,7 +367,8 @@ def combine(
             sums[j] += own[:, match.order]
             counts[j] += 1
     theta = [own / count for own, count in zip(sums, counts, strict=True)]
-    return Combined(theta, weights, matches[1:], smallest_angle(anchors[0]), n_empty)
+    known = {"smallest_anchor_angle": smallest_angle(anchors[0]), "n_empty_columns": n_empty}
+    return theta, weights, known, matches[1:]
 
 
 def _normalized(

@@ -68,7 +68,7 @@ class Emissions:
         What is missing has ones. Categorical variables come first, whatever their places.
         """
         rows = slice(*block)
-        codes = table.categories_at(rows, np.arange(table.codes.shape[1]))
+        codes = table.categories_at(rows)
         like = self.probabilities[np.maximum(codes, 0) + self.starts]
         if table.has_missing:
             like[codes < 0] = 1.0
@@ -201,5 +201,5 @@ def held_out_likelihood(
 def observed_entries(table: Table, block: tuple[int, int]) -> NDArray[np.bool_]:
     """Say which entries are there, categorical variables first."""
     rows = slice(*block)
-    codes = table.categories_at(rows, np.arange(table.codes.shape[1]))
+    codes = table.categories_at(rows)
     return np.concatenate([codes >= 0, ~np.isnan(table.values[rows])], axis=1)

@@ -159,7 +159,7 @@ class RefineSolver(Solver[RefineState]):
         """Return what parameters follow from: sums over the samples of a block."""
         table, n_components = self.table, shares.shape[2]
         sizes = table.variables.named_sizes
-        codes = table.categories_at(slice(*block), np.arange(len(sizes)))
+        codes = table.categories_at(slice(*block))
         rows = (np.maximum(codes, 0) + np.cumsum(sizes) - sizes).ravel()
         named, numbers = shares[:, : len(sizes)], shares[:, len(sizes) :]
         counts = np.empty((int(sizes.sum()), n_components))

@@ -234,27 +234,8 @@ def decompose(
 ) -> Decomposition:
     """Return nonnegative factors of a tensor of order three, whose entries may be negative.
 
-    Parameters
-    ----------
-    tensor : array of shape (D1, D2, D3), DenseTensor or MomentTensor
-        Finite numbers of any sign.
-    n_components : int
-        The number of components.
-    update : {'nnls', 'pqp', 'eps', 'wnmf'}, default='nnls'
-        How factors are updated; see the top of this module.
-    max_iter : int, default=1000
-        The largest number of sweeps.
-    tol : float, default=1e-8
-        Stop when a sweep lowers the objective by less than this part of it.
-    n_init : int, default=1
-        How many random starts; the best end is kept.
-    random_state : int or None
-        Seeds the starts.
-
-    Returns
-    -------
-    Decomposition
-        ``factors``, three matrices of shapes (D_k, n_components), and ``residual``.
+    ``tensor`` is an array, a DenseTensor or a MomentTensor; of ``n_init`` random starts the best
+    end counts.
     """
     if update not in UPDATES:
         message = f"update={update!r} is not one of {', '.join(map(repr, UPDATES))}."

@@ -8,7 +8,7 @@ kinds. What is missing is zeros.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral, Real
@@ -108,6 +108,15 @@ class Variables:
         width = self.ranges[:, 1] - self.ranges[:, 0]
         return np.where(width > NARROWEST, width, 1.0)
 
+    def in_units(self, rows: Sequence[Matrix]) -> list[Matrix]:
+        """Return the rows of each variable as parameters: probabilities, or means of the data."""
+        return [
+            own if is_named else low + span * own[:1]
+            for own, is_named, low, span in zip(
+                *(rows, self.is_categorical, self.ranges[:, 0], self.span()), strict=True
+            )
+        ]
+
     def above_least(self, means: Matrix) -> Matrix:
         """Return the means of numbers (number of them, k), those of counts above zero."""
         if not len(means):
@@ -141,12 +150,11 @@ class Table:
         codes, values = (np.array(own[::step]) for own in (self.codes, self.values))
         return replace(self, codes=codes, values=values)
 
-    def categories_at(self, rows: slice, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the categories of some samples in some categorical variables, -1 if missing."""
-        picked = self.codes[rows] if len(chosen) == self.codes.shape[1] else None
-        if picked is None or not np.array_equal(chosen, np.arange(len(chosen))):
-            picked = self.codes[rows][:, chosen]
-        return picked.astype(np.int64) - self.first[chosen].astype(np.int64)
+    def categories_at(self, rows: slice, chosen: Any = slice(None)) -> NDArray[np.int64]:
+        """Return the categories of some samples in categorical variables, below zero if missing."""
+        codes: NDArray[np.int64] = self.codes[rows][:, chosen].astype(np.int64)
+        codes -= self.first[chosen].astype(np.int64)
+        return codes
 
 
 class Indicators:
@@ -253,6 +261,23 @@ def read_samples(
     return _assembled(variables, numbers, data), strange
 
 
+def find_positions(chosen: Any, names: Sequence[Any], title: str) -> NDArray[np.int64]:
+    """Return the positions of variables that were given by name or position, one or several."""
+    is_one = isinstance(chosen, str) or not isinstance(chosen, Iterable)
+    known = {name: j for j, name in enumerate(names)}
+    found = []
+    for item in [chosen] if is_one else chosen:
+        is_position = isinstance(item, (int, np.integer)) and 0 <= item < len(names)
+        is_name = isinstance(item, (str, int, np.integer)) and item in known
+        if not is_name and not is_position:
+            message = (
+                f"{title} has {item!r}, which is neither the name nor the position of a column."
+            )
+            raise InvalidInputError(message)
+        found.append(known.get(item, item))
+    return np.array(found, dtype=np.int64)
+
+
 def _wanted_kinds(kinds: Any, names: Sequence[Any]) -> list[str]:
     """Return a word for each column: 'auto' or one of KINDS."""
     accepted = ("auto", *KINDS)
@@ -260,14 +285,8 @@ def _wanted_kinds(kinds: Any, names: Sequence[Any]) -> list[str]:
     if not isinstance(kinds, (str, Mapping)):
         message = f"kinds={kinds!r} is neither one of {accepted} nor a dict from column to one."
         raise InvalidTypeError(message)
-    positions: dict[Any, Any] = {name: j for j, name in enumerate(names)}
     for column, word in kinds.items() if isinstance(kinds, Mapping) else ():
-        is_position = isinstance(column, (int, np.integer)) and 0 <= column < len(names)
-        if column not in positions and not is_position:
-            message = f"kinds names the column {column!r}, which X does not have."
-            raise InvalidInputError(message)
-        place: Any = positions.get(column, column)
-        wanted[place] = word
+        wanted[int(find_positions([column], names, "kinds")[0])] = word
     for word in wanted:
         if word not in accepted:
             message = f"kinds has {word!r}, which is not one of {', '.join(map(repr, accepted))}."
@@ -300,6 +319,9 @@ def _as_labels(column: Any) -> Any:
     else:
         values = series.to_numpy(dtype=object)
         known = values[~pd.isna(values)]
+        if any(type(own).__hash__ is None for own in known):
+            message = "X has lists, or other collections, as entries. Make text or columns of them."
+            raise InvalidTypeError(message)
         if len(known) and all(_is_number(own) for own in known):
             values = _numbers_of(values)
     if values.dtype.kind == "f" and not np.isnan(values).any() and _are_whole(values):

@@ -67,7 +67,7 @@ def joint_diagonalization(
     factors : list of three ndarray of shapes (I, R), (J, R) and (K, R)
         Columns whose absolute values sum to one, as of :func:`tensor_power`.
     weights : ndarray of shape (R,)
-        Of the components of ``third``.
+        Of the components of ``third``, in descending order.
 
     References
     ----------
@@ -88,9 +88,7 @@ def joint_diagonalization(
         # The rows of the transform are the inverse of the factor, in coordinates of the basis.
         plugged = transform / np.linalg.norm(transform, axis=1, keepdims=True)
         transform = _diagonalizer(cube, plugged, transform, options)
-    factors, weights = three_factors(views, view.basis @ np.linalg.inv(transform))
-    order = np.argsort(-weights, kind="stable")
-    return [factor[:, order] for factor in factors], weights[order]
+    return three_factors(views, view.basis @ np.linalg.inv(transform))
 
 
 def _diagonalizer(

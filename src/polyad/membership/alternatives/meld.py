@@ -9,17 +9,16 @@ columns of the model, and the products of last entries are the weights ``lam_h``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polyad.cp.nonnegative.solver import Descent
-from polyad.cp.solver import balance
+from polyad.cp.solver import ALSState, balance
 from polyad.exceptions import InvalidInputError
 from polyad.fitting import FitOptions, Solver, fit_best
 from polyad.membership.alternatives.views import ThreeViews, read_views, scaled
+from polyad.membership.moment_tensors import Constants
 from polyad.tensor.products import khatri_rao, kruskal_to_dense
 
 if TYPE_CHECKING:
@@ -33,13 +32,6 @@ _LEAST_PROBABILITY = 1e-2
 _MOST_SWEEPS = 1000
 # Random starts, and their sweeps before the best of them goes on: some lose a component at once.
 _STARTS, _FIRST_SWEEPS = 3, 50
-
-
-@dataclass(frozen=True)
-class MatchedState:
-    """Nonnegative factors, with one row more than the moments have."""
-
-    factors: list[np.ndarray]
 
 
 def meld(
@@ -81,7 +73,7 @@ def meld(
     factors : list of three ndarray of shapes (I, R), (J, R) and (K, R)
         Nonnegative; columns sum to one.
     weights : ndarray of shape (R,)
-        Of the components of ``third``.
+        Of the components of ``third``, in descending order.
 
     Notes
     -----
@@ -102,13 +94,18 @@ def meld(
     options = FitOptions(max_iter=_MOST_SWEEPS, tol=tol)
     solver = MatchingSolver(target, precision)
     seeds = np.random.default_rng(random_state).integers(2**31 - 1, size=_STARTS).tolist()
-    begin = partial(_random_start, target.shape, n_components)
+
+    def begin(number: int, seed: int) -> ALSState:
+        random = np.random.default_rng(seed)
+        return solver.init([random.uniform(size=(size, n_components)) for size in target.shape])
+
     start = fit_best(solver, begin, seeds, FitOptions(max_iter=_FIRST_SWEEPS, tol=tol)).state
     state = fit_best(solver, lambda number, seed: start, [0], options).state
     if optimal:
         optimum = precision / _variances(state.factors, alpha0)
         solver = MatchingSolver(target, optimum / optimum.mean())
-        state = fit_best(solver, lambda number, seed: state, [0], options).state
+        first = solver.init(state.factors)
+        state = fit_best(solver, lambda number, seed: first, [0], options).state
     return scaled([factor[:-1] for factor in state.factors], views.third)
 
 
@@ -124,13 +121,7 @@ def augmented(views: ThreeViews, alpha0: float) -> tuple[np.ndarray, np.ndarray]
     return target, precision
 
 
-def _random_start(shape: Sequence[int], n_components: int, number: int, seed: int) -> MatchedState:
-    """Return random factors."""
-    random = np.random.default_rng(seed)
-    return MatchedState([random.uniform(size=(size, n_components)) for size in shape])
-
-
-class MatchingSolver(Solver[MatchedState]):
+class MatchingSolver(Solver[ALSState]):
     """Alternating weighted least squares over nonnegative factors."""
 
     name = "MELD"
@@ -140,18 +131,22 @@ class MatchingSolver(Solver[MatchedState]):
         self.floor = 1e-28 * float(np.sum(precision * target**2))
         self.rule = Descent([0.0] * 3, [0.0] * 3)
 
-    def step(self, state: MatchedState) -> MatchedState:
+    def init(self, factors: Sequence[np.ndarray]) -> ALSState:
+        """Return the state of factors, which have one row more than the moments."""
+        errors = self.precision * (self.target - kruskal_to_dense(None, factors)) ** 2
+        return ALSState(list(factors), float(errors.sum()))
+
+    def step(self, state: ALSState) -> ALSState:
         """Return the state after an update of each factor."""
         factors = list(state.factors)
         for mode in range(3):
             normal, rhs = self._normal_equations(factors, mode)
             factors[mode] = self.rule.solve_rows(normal, rhs, factors[mode], mode)
-        return MatchedState(balance(factors, range(3)))
+        return self.init(balance(factors, range(3)))
 
-    def objective(self, state: MatchedState) -> float:
+    def objective(self, state: ALSState) -> float:
         """Return half the weighted sum of squared errors of the moments."""
-        model = kruskal_to_dense(None, state.factors)
-        return 0.5 * float(np.sum(self.precision * (self.target - model) ** 2))
+        return 0.5 * state.residual
 
     def _normal_equations(
         self, factors: Sequence[np.ndarray], mode: int
@@ -181,17 +176,16 @@ def _variances(factors: Sequence[np.ndarray], alpha0: float) -> np.ndarray:
     for mean in means:
         mean[-1] = 1.0
     # With a last row of ones and its mean of one, pairs obey the formula of triples as they are.
-    share = alpha0 / (alpha0 + 1.0)
+    constants = Constants(alpha0)
     pairs = [
-        (x * eta) @ y.T + share * np.outer(means[s], means[t])
+        (x * eta) @ y.T + constants.pair * np.outer(means[s], means[t])
         for x, y, s, t in ((a, b, 0, 1), (a, c, 0, 2), (b, c, 1, 2))
     ]
     u, v, w = means
     joint = (
         pairs[0][:, :, None] * w + pairs[1][:, None, :] * v[:, None] + pairs[2] * u[:, None, None]
     )
-    cube = u[:, None, None] * v[:, None] * w
-    c2, c3 = 2.0 * share * alpha0 / (alpha0 + 2.0), alpha0 / (alpha0 + 2.0)
+    cube = constants.means * (u[:, None, None] * v[:, None] * w)
     limits = (_LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY)
-    probability = np.clip(third + c3 * joint - c2 * cube, *limits)
+    probability = np.clip(third + constants.mixed * joint - cube, *limits)
     return np.asarray(probability * (1.0 - probability))

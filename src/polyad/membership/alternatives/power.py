@@ -75,9 +75,7 @@ def tensor_power(
         optimize=True,
     )
     directions = _orthogonal_components(cube, n_starts, n_iter, np.random.default_rng(random_state))
-    factors, weights = three_factors(views, view.basis @ (vectors * scale) @ directions)
-    order = np.argsort(-weights, kind="stable")
-    return [factor[:, order] for factor in factors], weights[order]
+    return three_factors(views, view.basis @ (vectors * scale) @ directions)
 
 
 def _orthogonal_components(

@@ -116,7 +116,7 @@ def three_factors(views: ThreeViews, last: np.ndarray) -> tuple[list[np.ndarray]
 
 
 def scaled(factors: Sequence[np.ndarray], third: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return factors whose columns have absolute sums of one and positive sums, and weights."""
+    """Return factors whose columns have absolute sums of one, and their weights, descending."""
     unit = []
     for factor in factors:
         sums = np.abs(factor).sum(axis=0) * np.where(factor.sum(axis=0) < 0, -1.0, 1.0)
@@ -125,7 +125,8 @@ def scaled(factors: Sequence[np.ndarray], third: np.ndarray) -> tuple[list[np.nd
     gram = (a.T @ a) * (b.T @ b) * (c.T @ c)
     inner = np.einsum("ijk,ir,jr,kr->r", third, a, b, c, optimize=True)
     weights = np.linalg.lstsq(gram, inner, rcond=None)[0]
-    return unit, np.asarray(weights)
+    order = np.argsort(-weights, kind="stable")
+    return [factor[:, order] for factor in unit], np.asarray(weights[order])
 
 
 def category_probabilities(factor: np.ndarray, n_categories: Sequence[int]) -> list[np.ndarray]:
