@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from polyad.augmented.components import Components
 from polyad.augmented.problem import (
     AugmentedData,
-    Centre,
     Preprocess,
     channel_scales,
     first_batch,
@@ -27,6 +26,7 @@ from polyad.augmented.problem import (
 )
 from polyad.augmented.signals.steps import restored_step, stored_step
 from polyad.augmented.solver import FullBatchSolver, MiniBatchSolver, Moments, Settings
+from polyad.augmented.views import Centre
 from polyad.core.arrays import namespace_of, to_numpy
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
 from polyad.core.threads import thread_limit
