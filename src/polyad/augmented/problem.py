@@ -202,8 +202,8 @@ class AugmentedData:
         by = f" after {' and '.join(made)}" if made else ""
         shown = ", ".join(map(str, places[:5])) + (", ..." if len(places) > 5 else "")
         message = (
-            f"{len(places)} samples are not finite{by}, or too large: {shown}. Leave them out, or "
-            "scale them."
+            f"{len(places)} of the samples are not finite{by}, or too large: {shown}. Leave them "
+            "out, or scale them."
         )
         raise InvalidInputError(message)
 

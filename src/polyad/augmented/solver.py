@@ -72,8 +72,6 @@ if TYPE_CHECKING:
 
 # The least part of the squared data that a change of the objective must be to count.
 _ROUNDING = 1e-12
-# Updates of a start that is not given, by the first batch.
-_FIRST_ROUNDS = 10
 # The number of the sweep whose twins tell the moments of a finished fit.
 _LAST_SWEEP = 2**31
 
@@ -336,19 +334,7 @@ class MiniBatchSolver(AugmentedSolver):
         """Return the first state; its parts are those of the first batch."""
         state = super().begin(factors, seed=seed, n_steps=n_steps)
         first = self.problem.source.first_informative()
-        fitted = self._fitted(state, first, seed, 0, 0)
-        begun = replace(state, parts=fitted.parts)
-        if n_steps:
-            return begun
-        # A start at random is soon forgotten, but not the basin that a single step leaves it for.
-        for _ in range(_FIRST_ROUNDS):
-            if fitted.size == 0:
-                break
-            contracted, cross = contract_samples(fitted.views, fitted.rows)
-            moved = best_factors(contracted, state.factors, cross, self.settings.alpha)
-            state = replace(state, factors=unit_columns(moved, state.factors))
-            fitted = self._fitted(state, first, seed, 0, 0)
-        return replace(begun, factors=state.factors)
+        return replace(state, parts=self._fitted(state, first, seed, 0, 0).parts)
 
     def step(self, state: AugmentedState) -> AugmentedState:
         """Return the state after one sweep over all batches."""
