@@ -22,7 +22,6 @@ from experiments.atd import har
 from experiments.atd.methods import BATCH, STFT_PUBLISHED, TWINS, Seen, learn
 from experiments.runs import Store, markdown, run_units, words, write_section
 from polyad import AugmentedCP
-from polyad.augmented import solver
 from polyad.augmented.metric import augmentation_metric
 from polyad.augmented.rules import gram_of
 
@@ -45,14 +44,10 @@ SETTINGS: dict[str, tuple[str, Unit]] = {
     "shift": ("ours: shift", {}),
     "half the noise": ("ours: half the noise", {}),
     "published twins": ("published", {}),
-    # How often a start is fitted to the first batch, see `polyad.augmented.solver`.
-    "0 rounds": ("ours", {"first_rounds": 0}),
-    "10 rounds": ("ours", {"first_rounds": 10}),
 }
 FLOORS = (0.001, 0.005, 0.02, 0.1)
 COMPARED = ("SALS", "PCA")
 LABELS = (5, 10, 50, 0)
-_ROUNDS = solver._FIRST_ROUNDS
 _DRAWS = {5: 4, 10: 4, 50: 2, 0: 1}
 
 
@@ -60,7 +55,6 @@ def coefficients(setting: str, data: Seen, seed: int) -> tuple[AugmentedCP, dict
     """Fit a setting; return the model and the metric of each floor."""
     twins, chosen = SETTINGS[setting]
     options = {"max_iter": har.SWEEPS, **chosen}
-    solver._FIRST_ROUNDS = options.pop("first_rounds", _ROUNDS)
     model = AugmentedCP(
         har.RANK,
         augment=TWINS[twins],
@@ -153,10 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     run_units(units, do_unit, store, max_minutes=options.max_minutes)
     body = "`python -m experiments.atd.choose`: training persons only, accuracy in percent by "
-    body += f"disturbance and labels of each class, mean over up to {options.samples} splits. All "
-    body += (
-        "rows but the last two are of a state of the code without rounds on the first batch.\n\n"
-    )
+    body += f"disturbance and labels of each class, mean over up to {options.samples} splits.\n\n"
     write_section(
         har.RESULTS, "HAR: settings, training persons only", body + table(store.table(units))
     )

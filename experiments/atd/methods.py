@@ -31,9 +31,9 @@ STFT_PUBLISHED = STFT(n_fft=64, hop=2, normalized=True, sampling_rate=RATE)
 BATCH = 128
 ALPHA = 1e-3
 #: Steps of the reference CNN.
-CNN_STEPS = 60
+CNN_STEPS = 200
 #: Sweeps of the networks over the windows: what fits a machine without a graphics card.
-NETWORK_EPOCHS = 2
+NETWORK_EPOCHS = 10
 _JITTER = Jitter(0.002)
 _BANDS = BandPass(RATE, ((1e-6, 20.0), (5.0, 24.5)))
 _TURN = Rotation(together=False)

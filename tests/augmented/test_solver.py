@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from polyad.augmented.metric import augmentation_metric
-from polyad.augmented.problem import View
 from polyad.augmented.rules import (
     RowSystem,
+    alignments,
     best_factors,
-    contract_samples,
     directions,
     gram_of,
     improved_rows,
     pulls,
     row_losses,
 )
+from polyad.augmented.views import Centre, View, contract_samples
 from tests.augmented import twin
 
 ALPHA, BETA, GAMMA = 1e-3, 2.0, 8.0
@@ -42,6 +42,7 @@ def test_pulls_are_the_structured_product():
     np.testing.assert_allclose(pull, expected, atol=1e-14)
     assert counted.all()
     total = np.sum(pull * directions(rows)[0]) / 9
+    assert alignments(rows, twins, 3.0)[0] == pytest.approx(9 * total, rel=1e-12)
     assert total == pytest.approx(twin.alignment(rows, twins, 3.0), rel=1e-12)
     assert abs(total) <= 3.0 + 2.0
     # It is the same from the other side, and for rows of another length.
@@ -111,14 +112,37 @@ def test_one_component_has_nothing_to_align():
     np.testing.assert_allclose(improved_rows(rows, system, rhs, 100.0 * pull), rows, rtol=1e-12)
 
 
+# Samples.
+
+
+@pytest.mark.parametrize("offset", [1.0, 1000.0])
+def test_samples_about_a_mean_are_multiplied_in_blocks(offset):
+    """More samples than a block has, more entries, and means that are small and large."""
+    rng = np.random.default_rng(0)
+    matrix = (offset + rng.normal(size=(300, 2500))).astype(np.float32)
+    mean = matrix.mean(axis=0)
+    basis, rows = rng.normal(size=(2500, 3)).astype(np.float32), rng.normal(size=(300, 3))
+    about = matrix.astype(float) - mean
+    centre = Centre(300, mean, float((about**2).sum(axis=1).mean()))
+    views = [View.of(matrix, centre, None), View(matrix)]
+    assert (views[0].mean is None) == (offset > 1)
+    products, squares = views[0].products(basis)
+    np.testing.assert_allclose(products, about @ basis / centre.unit, atol=2e-5)
+    np.testing.assert_allclose(squares, (about**2).sum(axis=1) / centre.spread, rtol=1e-5)
+    contracted, cross = contract_samples(views[:1], [rows])
+    np.testing.assert_allclose(contracted, rows.T @ about / centre.unit, atol=2e-5)
+    np.testing.assert_allclose(cross, rows.T @ rows)
+    both, _ = contract_samples(views, [rows, rows])
+    np.testing.assert_allclose(both - contracted, rows.T @ matrix, rtol=1e-4, atol=0.02 * offset)
+
+
 # Factors.
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_factors_are_exact_minimisers_in_turn(shape):
     factors, matrices, _, _, rows, _ = parts(shape)
-    views = [View(own, (own**2).sum(axis=1)) for own in matrices]
-    contracted, cross = contract_samples(views, rows)
+    contracted, cross = contract_samples([View(own) for own in matrices], rows)
     moved = best_factors(contracted, factors, cross, ALPHA)
     expected, both = list(factors), np.concatenate(matrices).reshape(-1, *shape)
     for k in range(len(shape)):
@@ -151,8 +175,7 @@ def test_the_gradient_is_that_of_the_objective():
         return twin.objective(*matrices, moved, factors, ALPHA, BETA, GAMMA)
 
     assert slope(along_rows) == pytest.approx(np.sum(gradient * direction), rel=1e-6)
-    views = [View(own, (own**2).sum(axis=1)) for own in matrices]
-    contracted, cross = contract_samples(views, rows)
+    contracted, cross = contract_samples([View(own) for own in matrices], rows)
     best = [best_factors(contracted, factors, cross, ALPHA)[0], *factors[1:]]
     turn = generator.normal(size=best[0].shape)
 

@@ -8,29 +8,32 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from array_api_compat import device
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from polyad.augmented.components import Components
+from polyad.augmented.learned import (
+    AugmentedLearned,
+    labels_of_input,
+    names_of_input,
+    sizes_of_input,
+)
 from polyad.augmented.problem import (
     AugmentedData,
-    Centre,
     Preprocess,
     channel_scales,
     first_batch,
-    flat,
     like,
     read_augmentation,
     read_preprocess,
     tensor_names,
 )
+from polyad.augmented.report import feature_sizes, maps
 from polyad.augmented.signals.steps import restored_step, stored_step
-from polyad.augmented.solver import FullBatchSolver, MiniBatchSolver, Moments, Settings
-from polyad.core.arrays import namespace_of, to_numpy
+from polyad.augmented.solver import FullBatchSolver, MiniBatchSolver, Settings
+from polyad.core.arrays import namespace_of
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context
 from polyad.core.threads import thread_limit
-from polyad.cp.family import CPLearned, check_rank
+from polyad.cp.family import check_rank
 from polyad.cp.problem import build_problem
 from polyad.cp.solver import ridge_rows
 from polyad.cp.start import given_start, make_start
@@ -41,7 +44,6 @@ from polyad.data.label_values import joined_labels
 from polyad.data.readers import sample_access
 from polyad.data.validation import as_tensor_input, read_features
 from polyad.estimators import saving
-from polyad.estimators.base import Pattern, ReportSection
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS
 from polyad.exceptions import InvalidInputError, ModelFileError
@@ -57,59 +59,13 @@ if TYPE_CHECKING:
     from polyad.cp.problem import Problem
     from polyad.data.batches import SampleSource
     from polyad.data.readers import TensorInput
+    from polyad.estimators.base import ReportSection
     from polyad.fitting import Iteration
 
 # A batch of so many samples has all of them.
 _ALL = 2**40
-# Components of this part of the size of a sample are none.
-_NOTHING = 1e-12
-# Components whose maps the report draws.
-_SHOWN_MAPS = 8
 # Samples whose features are made at a time, where no batch_size says so.
 _SAMPLES_AT_A_TIME = 256
-
-
-def _of_a_sample(value: Any, sizes: saving.Sizes) -> str:
-    """Ask for a tensor of the shape of a sample."""
-    return saving.array(*(f"n{mode}" for mode in range(1, sizes["N"])))(value, sizes)
-
-
-def _sizes_of_input(value: Any, sizes: saving.Sizes) -> str:
-    """Ask for the shape of a sample as it was given."""
-    is_shape = isinstance(value, tuple) and len(value) > 0
-    return "" if is_shape and all(type(n) is int and n > 0 for n in value) else "is not a shape"
-
-
-def _names_of_input(value: Any, sizes: saving.Sizes) -> str:
-    """Ask for names of the modes of samples as they were given."""
-    is_names = isinstance(value, tuple) and all(isinstance(name, str) for name in value)
-    is_sound = value is None or (is_names and len(set(value)) == len(value))
-    return "" if is_sound else "is not a tuple of names"
-
-
-def _labels_of_input(value: Any, sizes: saving.Sizes) -> str:
-    """Ask for a list of labels, or None, for each mode of samples as they were given."""
-    if not isinstance(value, list):
-        return "is not a list"
-    rules = [saving.nothing_or(saving.labels(f"labels {k}")) for k in range(len(value))]
-    found = (rule(own, sizes) for rule, own in zip(rules, value, strict=True))
-    return next(filter(None, found), "")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AugmentedLearned(CPLearned):
-    """Components, the mean of the samples, the metric of features, and what they follow from."""
-
-    mean_: Array = saving.attribute(_of_a_sample)
-    metric_: Array | None = saving.attribute(saving.nothing_or(saving.array("R", "R")))
-    channel_scales_: Array | None = saving.attribute(
-        saving.nothing_or(saving.array("channels", low=0.0))
-    )
-    n_steps_: int = saving.attribute(saving.whole(0))
-    _largest_batch: int = saving.attribute(saving.whole(0))
-    _spread: float = saving.attribute(saving.number(0.0))
-    _row_moments: Array = saving.attribute(saving.array("R", "R"))
-    _change_moments: Array = saving.attribute(saving.array("R", "R"))
 
 
 @documented
@@ -260,9 +216,9 @@ class AugmentedCP(BatchedCP):
     _RULES: ClassVar[dict[str, saving.Rule]] = {
         **BatchedCP._RULES,
         "n_features_in_": saving.whole(1),
-        "_input_shape": _sizes_of_input,
-        "_input_modes": _names_of_input,
-        "_input_labels": _labels_of_input,
+        "_input_shape": sizes_of_input,
+        "_input_modes": names_of_input,
+        "_input_labels": labels_of_input,
     }
     n_steps_: int
     mean_: Array
@@ -370,12 +326,12 @@ class AugmentedCP(BatchedCP):
             problem.start = self._read_init(problem, self.init)
             start = self._begin(solver, 0, seed)
             if earlier is not None:
-                start = self._state_of(earlier, start)
+                start = earlier.resumed(start, self.n_samples_seen_)
             batch = Batch(np.arange(given.shape[0]), given)
             state, _ = solver.take_batch(start, batch, start.n_steps)
             if not math.isfinite(state.parts.objective):
                 raise broken_batch()
-            learned = self._learned_after(earlier, solver, solver.with_rows(state, batch))
+            learned = self._learned_after(earlier, problem, solver.with_rows(state, batch))
         with self._all_or_nothing():
             if earlier is None:
                 begun = dataclasses.replace(start, centre=state.centre)
@@ -495,55 +451,18 @@ class AugmentedCP(BatchedCP):
     # What is learned.
 
     def _learned(self, solver: Any, state: AugmentedState) -> AugmentedLearned:
-        return self._learned_after(None, solver, state)
+        return self._learned_after(None, solver.problem, state)
 
     def _learned_after(
-        self, earlier: AugmentedLearned | None, solver: Any, state: AugmentedState
+        self, earlier: AugmentedLearned | None, problem: AugmentedData, state: AugmentedState
     ) -> AugmentedLearned:
-        """Return what a finished state has learned, and what was learned of earlier samples."""
-        problem, mean = solver.problem, state.centre.mean
-        found = Components.of(problem, state)
-        if earlier is None:
-            found = found.canonical()
-        else:
-            found = found.after(earlier.factors_[0] * earlier.weights_[None, :])
-        weights, factors = found.weighted()
-        metric = None
-        if self.metric is not None and problem.augment is not None:
-            metric = found.metric(float(self.metric_floor))
-            if _is_nothing(weights, state.centre.spread):
-                metric = namespace_of(metric).eye(
-                    len(weights), dtype=metric.dtype, device=device(metric)
-                )
-        return AugmentedLearned(
-            factors_=factors,
-            weights_=weights,
-            _lengths=found.lengths,
-            mean_=namespace_of(mean).reshape(mean, problem.shape),
-            metric_=metric,
-            channel_scales_=problem.preprocess.scales,
-            n_steps_=state.n_steps,
-            _largest_batch=state.largest,
-            _spread=state.centre.spread,
-            _row_moments=found.moments.rows,
-            _change_moments=found.moments.changes,
-        )
-
-    def _state_of(self, learned: AugmentedLearned, start: AugmentedState) -> AugmentedState:
-        """Return the state that a model goes on from, in place of a start."""
-        mean = flat(learned.mean_[None, ...])[0, :]
-        return dataclasses.replace(
-            start,
-            factors=learned.factors_[1:],
-            centre=Centre(self.n_samples_seen_, mean, learned._spread),
-            moments=Moments(learned._row_moments, learned._change_moments),
-            n_steps=learned.n_steps_,
-            largest=learned._largest_batch,
-        )
+        has_metric = self.metric is not None and problem.augment is not None
+        floor = float(self.metric_floor) if has_metric else None
+        return AugmentedLearned.of(problem, state, earlier, floor)
 
     def _warn_about_model(self, problem: AugmentedData, learned: AugmentedLearned) -> None:
         """Say so if nothing is left, as a ridge does that is too large."""
-        if learned._spread > 0 and _is_nothing(learned.weights_, learned._spread):
+        if learned._spread > 0 and learned.is_nothing:
             self._warn_about_data(
                 f"every component is zero, but the data is not. alpha={self.alpha} is too large: "
                 "use a smaller one."
@@ -632,53 +551,8 @@ class AugmentedCP(BatchedCP):
         return np.asarray([f"component{k}" for k in range(len(self.weights_))], dtype=object)
 
     def _report_sections(self) -> list[ReportSection]:
-        sections = [] if len(self.factors_) < 3 else [self._maps()]
-        return sections if self.metric_ is None else [*sections, self._feature_sizes()]
-
-    def _maps(self) -> ReportSection:
-        """Return maps of components over their last two modes, such as frequencies and times."""
-        factors = [to_numpy(factor) for factor in self.factors_[1:]]
-        axes = tuple(self._axis(mode) for mode in (len(factors) - 1, len(factors)))
-        patterns = []
-        for r in range(min(_SHOWN_MAPS, len(self.weights_))):
-            leads = [self.top(r, mode, 1).index[0] for mode in range(1, len(factors) - 1)]
-            values = np.outer(factors[-2][:, r], factors[-1][:, r])
-            # As the first modes have it at their largest entries.
-            values *= np.prod([own[np.argmax(np.abs(own[:, r])), r] for own in factors[:-2]])
-            title = ", ".join([f"component {r}", *map(str, leads)])
-            patterns.append(Pattern(title, values, axes))
-        text = (
-            "The components of largest weight over the last two modes, at the leading entries of "
-        )
-        text += "the others, which the titles name. Red is more, blue is less than the mean."
-        caption = "Each map has a scale of its own, with zero in white"
-        return ReportSection("Maps", text, caption=caption, patterns=patterns)
-
-    def _axis(self, mode: int) -> tuple[str, np.ndarray]:
-        """Return the name of a mode, and places for its entries."""
-        labels = self.labels_[mode]
-        places = np.arange(self.factors_[mode].shape[0])
-        if labels is not None and labels.dtype.kind in "iuf":
-            places = labels
-        return f"mode {mode}" if self.modes_ is None else self.modes_[mode], places
-
-    def _feature_sizes(self) -> ReportSection:
-        import pandas as pd
-
-        sizes = {}
-        for name, moments in (("size", self._row_moments), ("change", self._change_moments)):
-            metric = like(self.metric_, moments)
-            squares = namespace_of(moments).linalg.diagonal(metric.T @ moments @ metric)
-            sizes[name] = np.sqrt(np.maximum(to_numpy(squares), 0.0))
-        table = pd.DataFrame(sizes, index=pd.Index(self.get_feature_names_out(), name="feature"))
-        safe = np.where(table["change"] > 0, table["change"], 1.0)
-        table["ratio"] = np.where(table["change"] > 0, table["size"] / safe, np.inf)
-        table.columns = ["size", "change by augmentation", "ratio"]
-        text = (
-            "Features are mixtures of the components, in the order of what samples differ by to "
-            "what augmentation changes: root mean squares of both."
-        )
-        return ReportSection("Features and augmentation", text, table=table)
+        sections = [] if len(self.factors_) < 3 else [maps(self)]
+        return sections if self.metric_ is None else [*sections, feature_sizes(self)]
 
     # Files.
 
@@ -702,10 +576,6 @@ class AugmentedCP(BatchedCP):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = False
         return tags
-
-
-def _is_nothing(weights: Array, spread: float) -> bool:
-    return float(namespace_of(weights).max(weights)) <= _NOTHING * math.sqrt(spread)
 
 
 def _refuse_mask(mask: Any) -> None:

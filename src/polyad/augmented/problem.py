@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import device, is_array_api_obj, is_numpy_array
+from array_api_compat import device, is_array_api_obj
 
 from polyad.augmented.signals.steps import SignalStep
+from polyad.augmented.views import Centre, View, squares_of
 from polyad.core.arrays import namespace_of, to_numpy
-from polyad.core.threads import cut, run_blocks
 from polyad.cp.rules import double, epsilon_of
 from polyad.data.batches import MemorySource, matching
 from polyad.exceptions import InvalidInputError, InvalidTypeError
@@ -29,36 +29,8 @@ if TYPE_CHECKING:
 
 # Units of rounding by which a mean may miss.
 _ROUNDING_OF_MEANS = 4.0
-# Numbers that stay in a cache from one use to the next.
-_CACHED = 100_000
 # Generators of twins and of the order of samples come from the same seed.
 _TWINS = 1
-
-
-@dataclass(frozen=True)
-class Centre:
-    """The mean of samples, and the mean of their squared distances from it."""
-
-    #: How many samples these are of.
-    n_samples: int
-    #: (p,) of the entries of a sample.
-    mean: Array
-    spread: float
-
-    @property
-    def unit(self) -> float:
-        """The size of a sample about the mean, one if there is none."""
-        return math.sqrt(self.spread) if self.spread > 0 else 1.0
-
-
-@dataclass(frozen=True)
-class View:
-    """Some samples about the mean: a matrix with a row each, to be divided by a unit."""
-
-    matrix: Array
-    #: (n,) of the samples in that unit, in double precision.
-    squares: Array
-    unit: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -72,11 +44,6 @@ class Preprocess:
     #: (n_1,)
     scales: Array | None
 
-    @property
-    def makes_new(self) -> bool:
-        """Whether the tensors are nobody else's, so that they may be changed."""
-        return isinstance(self.function, SignalStep)
-
     def __call__(self, samples: Array) -> Array:
         """Return the tensors, as arrays of the kind of the samples."""
         if self.function is None:
@@ -85,7 +52,7 @@ class Preprocess:
             sizes = (1, -1, *(1 for _ in samples.shape[2:]))
             scales = like(self.scales, samples)
             samples = samples / namespace_of(samples).reshape(scales, sizes)
-        elif not self.makes_new:
+        elif not isinstance(self.function, SignalStep):
             # A function of a user's own may write to what it is given.
             samples = namespace_of(samples).asarray(samples, copy=True)
         return read_output(self.function(samples), samples, "preprocess", same_shape=False)
@@ -134,8 +101,6 @@ class AugmentedData:
         first = preprocess(source.head.data[:1, ...])
         #: An array of the kind that all arrays of the fit are of.
         self.like = first
-        #: Memory of views that are not kept: new pages cost as much as the numbers in them.
-        self._spaces: dict[int, np.ndarray] = {}
         #: The shape of a sample.
         self.shape = tuple(int(n) for n in first.shape[1:])
 
@@ -180,7 +145,7 @@ class AugmentedData:
     def first_tensor(self, generator: np.random.Generator | None) -> Array:
         """Return the tensor of the first batch that tells something, about its own mean."""
         matrix = self.matrix(self.source.first_informative(generator).given.data)
-        about = self.view(matrix, self.moved_centre(None, matrix)).matrix
+        about = View.of(matrix, self.moved_centre(None, matrix), None, copy=True).matrix
         return namespace_of(about).reshape(about, (int(about.shape[0]), *self.shape))
 
     def centre(self) -> Centre:
@@ -204,7 +169,7 @@ class AugmentedData:
         n = int(matrix.shape[0])
         mean = xp.mean(matrix, axis=0) if self.center else xp.zeros_like(matrix[0, :])
         if not bool(xp.all(xp.isfinite(mean))):
-            self._sound(squares_of(matrix), positions)
+            self._check_finite(squares_of(matrix), positions)
         spread = float(xp.sum(squares_of(matrix - mean[None, :]))) / n
         # Samples that are all the same differ from their mean by rounding.
         rounding = _ROUNDING_OF_MEANS * epsilon_of(matrix.dtype)
@@ -219,43 +184,17 @@ class AugmentedData:
         spread = (1.0 - share) * (centre.spread + share * distance) + share * spread
         return Centre(total, centre.mean + share * between, spread if spread > least else 0.0)
 
-    def view(
-        self,
-        matrix: Array,
-        centre: Centre,
-        positions: np.ndarray | None = None,
-        place: int | None = None,
-    ) -> View:
-        """Return samples about the centre and in its unit; refuse what is not finite.
+    def products(self, view: View, basis: Array) -> tuple[Array, Array]:
+        """Return the products of samples with a basis, and their squares; all must be finite."""
+        products, squares = view.products(basis)
+        self._check_finite(squares, view.positions)
+        return products, squares
 
-        A view with a ``place`` holds until the next one of that place, whose memory it shares.
-        """
-        if centre.spread == 0:
-            matrix = 0.0 * matrix
-            squares = squares_of(matrix)
-        elif self.center and is_numpy_array(matrix):
-            matrix, squares = _about(matrix, centre.mean, self._place(matrix, place))
-        else:
-            matrix = matrix - centre.mean[None, :] if self.center else matrix
-            squares = squares_of(matrix)
-        return View(matrix, self._sound(squares, positions) / centre.unit**2, centre.unit)
-
-    def _place(self, matrix: np.ndarray, place: int | None) -> np.ndarray:
-        """Return where samples about the centre may be written."""
-        if self.preprocess.makes_new:
-            return matrix
-        if place is None:
-            return np.empty_like(matrix)
-        space = self._spaces.get(place)
-        if space is None or len(space) < len(matrix):
-            space = self._spaces[place] = np.empty_like(matrix)
-        return space[: len(matrix)]
-
-    def _sound(self, squares: Array, positions: np.ndarray | None) -> Array:
-        """Return the squares of samples, or refuse samples that are not finite."""
+    def _check_finite(self, squares: Array, positions: np.ndarray | None) -> None:
+        """Refuse samples whose squares are not finite."""
         sound = to_numpy(namespace_of(squares).isfinite(squares))
         if sound.all():
-            return squares
+            return
         bad = np.flatnonzero(~sound)
         places = (bad if positions is None else positions[bad]).tolist()
         made = [] if self.augment is None else ["augment"]
@@ -263,8 +202,8 @@ class AugmentedData:
         by = f" after {' and '.join(made)}" if made else ""
         shown = ", ".join(map(str, places[:5])) + (", ..." if len(places) > 5 else "")
         message = (
-            f"{len(places)} samples are not finite{by}, or too large: {shown}. Leave them out, or "
-            "scale them."
+            f"{len(places)} of the samples are not finite{by}, or too large: {shown}. Leave them "
+            "out, or scale them."
         )
         raise InvalidInputError(message)
 
@@ -315,24 +254,6 @@ def like(array: Array, reference: Array) -> Array:
     xp = namespace_of(reference)
     own = array if namespace_of(array) is xp else to_numpy(array)
     return xp.asarray(own, dtype=reference.dtype, device=device(reference))
-
-
-def squares_of(matrix: Array) -> Array:
-    """Return the squared length of each row, summed in double precision if that is cheap."""
-    xp = namespace_of(matrix)
-    return double(xp.vecdot(matrix, matrix))
-
-
-def _about(matrix: np.ndarray, mean: np.ndarray, out: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Write rows less their mean; return them and their squares, in one pass over memory."""
-    squares = np.empty(len(matrix))
-
-    def subtract(start: int, stop: int) -> None:
-        own = np.subtract(matrix[start:stop], mean, out=out[start:stop])
-        squares[start:stop] = squares_of(own)
-
-    run_blocks(subtract, cut(len(matrix), max(1, _CACHED // matrix.shape[1])))
-    return out, squares
 
 
 def read_augmentation(augment: Any, n_samples: int | None, shape: tuple[int, ...]) -> Any:

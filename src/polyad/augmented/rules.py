@@ -8,23 +8,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-from array_api_compat import is_numpy_array
-
 from polyad.core.arrays import namespace_of
-from polyad.core.threads import cut, run_blocks
 from polyad.cp.rules import double
 from polyad.tensor.kruskal import column_norms
-from polyad.tensor.products import contract_columns, project
+from polyad.tensor.products import contract_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from polyad.augmented.problem import View
     from polyad.core.arrays import Array
 
-# Samples of one matrix product.
-_ROWS_AT_A_TIME = 64
 # Rows of this part of the usual length have no direction.
 _NO_LENGTH = 1e-12
 # Steps are halved so often before a row stays as it is.
@@ -82,6 +75,23 @@ def pulls(rows: Array, twins: Array, gamma: float) -> tuple[Array, Array]:
     if n_counted < int(rows.shape[0]):
         pull = xp.where(counted[:, None], pull, xp.zeros_like(pull))
     return pull, counted
+
+
+def alignments(rows: Array, twins: Array, gamma: float) -> tuple[float, float, float]:
+    """Return the sum of ``<u, x/|x|>``, and the mean cosines with the own twin and with others."""
+    xp = namespace_of(rows)
+    (units, lengths), (twin_units, twin_lengths) = directions(rows), directions(twins)
+    counted = (lengths > 0) & (twin_lengths > 0)
+    n_counted = int(xp.count_nonzero(counted))
+    if n_counted < 2:
+        return 0.0, 0.0, 0.0
+    if n_counted < int(rows.shape[0]):
+        units = xp.where(counted[:, None], units, xp.zeros_like(units))
+        twin_units = xp.where(counted[:, None], twin_units, xp.zeros_like(units))
+    own = float(xp.sum(units * twin_units))
+    others = float(xp.sum(xp.sum(units, axis=0) * xp.sum(twin_units, axis=0))) - own
+    push = (gamma + 1.0) / (n_counted - 1)
+    return push * others - own, own / n_counted, others / (n_counted * (n_counted - 1))
 
 
 def row_losses(rows: Array, system: RowSystem, rhs: Array, pull: Array) -> Array:
@@ -172,35 +182,6 @@ def unit_columns(factors: Sequence[Array], before: Sequence[Array]) -> list[Arra
         safe = xp.where(alive, lengths, xp.ones_like(lengths))
         result.append(xp.where(alive[None, :], factor / safe[None, :], own))
     return result
-
-
-def contract_samples(views: Sequence[View], rows: Sequence[Array]) -> tuple[Array, Array]:
-    """Return the products of rows with samples, and of rows with themselves, of all views."""
-    contracted = cross = None
-    for view, own in zip(views, rows, strict=True):
-        xp = namespace_of(own)
-        mine = project(view.matrix.T, xp.astype(own / view.unit, view.matrix.dtype))
-        if contracted is None:
-            contracted, cross = mine, own.T @ own
-        else:
-            contracted += mine
-            cross += own.T @ own
-    return contracted, cross
-
-
-def products_with(matrix: Array, basis: Array) -> Array:
-    """Return ``matrix @ basis`` for few rows that are long, cut by rows alone.
-
-    Each is one sum in a fixed order, whatever the number of threads.
-    """
-    if not is_numpy_array(matrix):
-        return matrix @ basis
-    out = np.empty((matrix.shape[0], basis.shape[1]), np.result_type(matrix, basis))
-    run_blocks(
-        lambda start, stop: np.matmul(matrix[start:stop], basis, out=out[start:stop]),
-        cut(len(matrix), _ROWS_AT_A_TIME),
-    )
-    return out
 
 
 def scale_of(factors: Sequence[Array]) -> Array:

@@ -45,18 +45,16 @@ import numpy as np
 from polyad.augmented.problem import like
 from polyad.augmented.rules import (
     RowSystem,
+    alignments,
     best_factors,
     better_rows,
-    contract_samples,
-    directions,
-    gram_of,
     grams_of,
     improved_rows,
-    products_with,
     pulls,
     scale_of,
     unit_columns,
 )
+from polyad.augmented.views import View, contract_samples
 from polyad.core.arrays import namespace_of
 from polyad.cp.rules import double, epsilon_of
 from polyad.cp.solver import balance
@@ -67,14 +65,13 @@ from polyad.tensor.products import khatri_rao
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from polyad.augmented.problem import AugmentedData, Centre, View
+    from polyad.augmented.problem import AugmentedData
+    from polyad.augmented.views import Centre
     from polyad.core.arrays import Array
     from polyad.data.batches import Batch
 
 # The least part of the squared data that a change of the objective must be to count.
 _ROUNDING = 1e-12
-# Updates of a start that is not given, by the first batch.
-_FIRST_ROUNDS = 10
 # The number of the sweep whose twins tell the moments of a finished fit.
 _LAST_SWEEP = 2**31
 
@@ -158,15 +155,12 @@ class FittedBatch:
     views: list[View]
     rows: list[Array]
     centre: Centre
+    #: The sum of the squares of all samples and twins.
+    size: float
     parts: Parts
     #: (n, R): the ridge solutions, for components of length one, in the unit of the data.
     features: Array
     moments: Moments
-
-    @property
-    def size(self) -> float:
-        """The sum of the squares of all samples and twins."""
-        return sum(float(namespace_of(view.squares).sum(view.squares)) for view in self.views)
 
 
 class AugmentedSolver(Solver[AugmentedState]):
@@ -244,14 +238,13 @@ class AugmentedSolver(Solver[AugmentedState]):
 
     # A batch.
 
-    def system(self, factors: Sequence[Array]) -> RowSystem:
-        """Return the system of the rows."""
-        return RowSystem(gram_of(factors), self.settings.alpha)
-
-    def products(self, views: Sequence[View], factors: Sequence[Array]) -> list[Array]:
-        """Return the products of samples with the components."""
+    def products(
+        self, views: Sequence[View], factors: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """Return the products of samples with the components, and the squares of samples."""
         basis = khatri_rao(factors)
-        return [double(products_with(view.matrix, basis)) / view.unit for view in views]
+        found = [self.problem.products(view, basis) for view in views]
+        return [own for own, _ in found], [squares for _, squares in found]
 
     def fit_rows(
         self,
@@ -277,44 +270,38 @@ class AugmentedSolver(Solver[AugmentedState]):
 
     def parts(
         self,
-        views: Sequence[View],
+        squares: Sequence[Array],
         rows: Sequence[Array],
         products: Sequence[Array],
-        factors: Sequence[Array],
+        grams: Sequence[Array],
     ) -> Parts:
-        """Return the parts of the objective of a batch, per sample."""
-        grams = grams_of(factors)
+        """Return the parts of the objective of a batch, per sample; Grams are of the factors."""
         gram = math.prod(grams[1:], start=grams[0])
         xp = namespace_of(gram)
         n = int(rows[0].shape[0])
         residuals = [
-            float(xp.sum(view.squares) + xp.sum(xp.vecdot(own, own @ gram - 2.0 * rhs))) / n
-            for view, own, rhs in zip(views, rows, products, strict=True)
+            float(xp.sum(size) + xp.sum(own * (own @ gram - 2.0 * rhs))) / n
+            for size, own, rhs in zip(squares, rows, products, strict=True)
         ]
         size = sum(float(xp.sum(own * own)) for own in rows)
         size += sum(float(xp.sum(xp.linalg.diagonal(own))) for own in grams)
         found = Parts(residual=residuals[0], ridge=self.settings.alpha * size / n)
         if len(rows) == 1:
             return found
-        pull, counted = pulls(rows[0], rows[1], self.settings.gamma)
-        units = [directions(own)[0] for own in rows]
-        if not bool(xp.all(counted)):
-            units = [xp.where(counted[:, None], own, 0.0 * own) for own in units]
-        alignment = float(xp.sum(units[0] * pull)) / n
-        n_counted = max(int(xp.count_nonzero(counted)), 2)
-        twin = float(xp.sum(units[0] * units[1]))
-        every = float(xp.sum(xp.sum(units[0], axis=0) * xp.sum(units[1], axis=0)))
+        alignment, twin_cosine, other_cosine = alignments(rows[0], rows[1], self.settings.gamma)
         return replace(
             found,
             twin_residual=residuals[1],
-            alignment=self.settings.beta * alignment,
-            twin_cosine=twin / n_counted,
-            other_cosine=(every - twin) / (n_counted * (n_counted - 1)),
+            alignment=self.settings.beta * alignment / n,
+            twin_cosine=twin_cosine,
+            other_cosine=other_cosine,
         )
 
     def fitted(self, views: list[View], centre: Centre, factors: Sequence[Array]) -> FittedBatch:
         """Return the rows of a batch, and what follows from them."""
-        system, products = self.system(factors), self.products(views, factors)
+        products, squares = self.products(views, factors)
+        grams = grams_of(factors)
+        system = RowSystem(math.prod(grams[1:], start=grams[0]), self.settings.alpha)
         ridge_rows = [system.solve(rhs) for rhs in products]
         rows = self.fit_rows(products, system, ridge_rows)
         scale = scale_of(factors) * centre.unit
@@ -325,7 +312,8 @@ class AugmentedSolver(Solver[AugmentedState]):
             views=views,
             rows=rows,
             centre=centre,
-            parts=self.parts(views, rows, products, factors),
+            size=sum(float(namespace_of(own).sum(own)) for own in squares),
+            parts=self.parts(squares, rows, products, grams),
             features=features,
             moments=Moments(features.T @ features / n, change.T @ change / n),
         )
@@ -346,19 +334,7 @@ class MiniBatchSolver(AugmentedSolver):
         """Return the first state; its parts are those of the first batch."""
         state = super().begin(factors, seed=seed, n_steps=n_steps)
         first = self.problem.source.first_informative()
-        fitted = self._fitted(state, first, seed, 0, 0)
-        begun = replace(state, parts=fitted.parts)
-        if n_steps:
-            return begun
-        # A start at random is soon forgotten, but not the basin that a single step leaves it for.
-        for _ in range(_FIRST_ROUNDS):
-            if fitted.size == 0:
-                break
-            contracted, cross = contract_samples(fitted.views, fitted.rows)
-            moved = best_factors(contracted, state.factors, cross, self.settings.alpha)
-            state = replace(state, factors=unit_columns(moved, state.factors))
-            fitted = self._fitted(state, first, seed, 0, 0)
-        return replace(begun, factors=state.factors)
+        return replace(state, parts=self._fitted(state, first, seed, 0, 0).parts)
 
     def step(self, state: AugmentedState) -> AugmentedState:
         """Return the state after one sweep over all batches."""
@@ -434,7 +410,7 @@ class MiniBatchSolver(AugmentedSolver):
 
     def with_rows(self, state: AugmentedState, batch: Batch) -> AugmentedState:
         """Return the state with the ridge rows of one batch."""
-        view = self.problem.view(self.problem.matrix(batch.given.data), state.centre)
+        view = View.of(self.problem.matrix(batch.given.data), state.centre, batch.positions)
         fitted = self.fitted([view], state.centre, state.factors)
         return replace(state, rows=fitted.features)
 
@@ -445,10 +421,7 @@ class MiniBatchSolver(AugmentedSolver):
         if self.moves_centre:
             before = centre if centre.n_samples else None
             centre = self.problem.moved_centre(before, matrices[0])
-        views = [
-            self.problem.view(own, centre, batch.positions, place)
-            for place, own in enumerate(matrices)
-        ]
+        views = [View.of(own, centre, batch.positions) for own in matrices]
         return self.fitted(views, centre, state.factors)
 
 
@@ -469,19 +442,21 @@ class FullBatchSolver(AugmentedSolver):
         """Return the state after one update of the rows and of each factor."""
         views = self._all(state.seed)
         before = [own for own in (state.rows, state.twin_rows) if own is not None]
-        products = self.products(views, state.factors)
-        system = self.system(state.factors)
+        products, squares = self.products(views, state.factors)
+        grams = grams_of(state.factors)
+        system = RowSystem(math.prod(grams[1:], start=grams[0]), self.settings.alpha)
         ridge_rows = [system.solve(rhs) for rhs in products]
         rows = self.fit_rows(products, system, ridge_rows, before)
         # The alignment has a jump where a row loses its direction or gets one, as under a ridge
         # that leaves nothing: such rows are not taken if the jump is upwards.
-        if self.parts(views, rows, products, state.factors).objective > state.parts.objective:
+        if self.parts(squares, rows, products, grams).objective > state.parts.objective:
             rows = before
         contracted, cross = contract_samples(views, rows)
         factors = best_factors(contracted, state.factors, cross, self.settings.alpha)
         # Which leaves the rows as they are, and lowers the ridge term.
         factors = balance(factors, range(len(factors)))
-        parts = self.parts(views, rows, self.products(views, factors), factors)
+        products, squares = self.products(views, factors)
+        parts = self.parts(squares, rows, products, grams_of(factors))
         moved = replace(
             state, factors=factors, n_steps=state.n_steps + 1, n_sweeps=state.n_sweeps + 1
         )
@@ -499,7 +474,8 @@ class FullBatchSolver(AugmentedSolver):
         if self._views is None or self._views[0] != seed:
             (batch,) = self.problem.source.sweep()
             matrices = self.problem.matrices(batch, seed)
-            self._views = seed, [self.problem.view(own, self.centre) for own in matrices]
+            views = [View.of(own, self.centre, None, copy=True) for own in matrices]
+            self._views = seed, views
             self.sample_labels = [batch.given.labels[0]]
         return self._views[1]
 
