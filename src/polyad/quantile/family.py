@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 #: Potentials are of the size of the squared cost between squashed numbers, which is at most one.
 POTENTIALS = saving.array("n1", "n_quantiles", low=-1e9, high=1e9)
+# Products of a feature whose variance is below this part of their squares are constant.
+_FLAT = 1e-12
 #: The constraints of the parameters that every member has.
 COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     **FIT_CONSTRAINTS,
@@ -326,6 +328,23 @@ class QuantileFamily(KruskalResult, Factorization):
         scores = self._features_of_fit.astype(np.float64)
         result: Table = self.factors_[1].astype(np.float64) @ scores.T
         return result
+
+    def _comparable(self) -> KruskalTensor:
+        # The transform of a feature undoes the scale of its loadings: what can be compared is the
+        # product of a score and a loading over the standard deviation of the feature's products.
+        tensor = super()._comparable()
+        scores = tensor.factors[0].astype(np.float64) * tensor.weights
+        given = tensor.factors[1].astype(np.float64)
+        sizes = given**2 @ (scores**2).mean(axis=0)
+        scores -= scores.mean(axis=0)
+        variances = np.sum((given @ (scores.T @ scores / len(scores))) * given, axis=1)
+        # A feature whose products are all the same has none.
+        varies = variances > _FLAT * sizes
+        spread = np.sqrt(np.where(varies, variances, 1.0))
+        loadings = np.where(varies[:, None], given / spread[:, None], 0.0)
+        scale = np.linalg.norm(loadings, axis=0)
+        safe = np.where(scale > 0.0, scale, 1.0)
+        return KruskalTensor(tensor.weights * scale, [tensor.factors[0], loadings / safe])
 
     def _check_restored(self) -> None:
         super()._check_restored()
