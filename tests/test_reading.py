@@ -136,23 +136,25 @@ def test_a_saved_model_has_the_same_summary(tmp_path):
     ]
 
 
-def test_loadings_of_quantile_models_are_read_in_the_spread_of_their_feature():
+def test_loadings_of_quantile_models_are_read_in_the_unit_of_the_data():
     """A transform undoes the scale of the loadings of its feature, which must not matter."""
     rng = np.random.default_rng(0)
     X = np.exp(0.5 * rng.normal(size=(30, 2)) @ rng.normal(size=(2, 5)))
     model = QMF(2, n_quantiles=4, tol=0.5, random_state=0).fit(X)
     before, summary = model.top(0, 1), model.summary()
-    for feature in range(5):
-        scale = 10.0 ** (3 * feature)
-        model.factors_[1][feature] *= scale
+    model.factors_[1][:] *= 10.0 ** np.arange(0.0, 15.0, 3.0)[:, None]
     after = model.top(0, 1)
     assert after.index.tolist() == before.index.tolist()
     np.testing.assert_allclose(after, before)
     pd.testing.assert_frame_equal(model.summary(), summary)
-    # That is, relative to the standard deviation of the products, in columns of length one.
+    # The deviation of the quantiles over that of the products, in columns of length one.
     products = model.factors_[1] @ (model.factors_[0] * model.weights_).T
-    expected = model.factors_[1][:, 0] / products.std(axis=1)
+    shares = model.quantile_weights_
+    spread = (shares * model.quantiles_**2).sum(1) - (shares * model.quantiles_).sum(1) ** 2
+    expected = model.factors_[1][:, 0] * np.sqrt(spread) / products.std(axis=1)
     np.testing.assert_allclose(after, (expected / np.linalg.norm(expected))[after.index], rtol=1e-6)
+    model.factors_[1][3] = 0.0
+    assert 3 not in model.top(0, 1).index
 
 
 @pytest.mark.parametrize(

@@ -153,9 +153,9 @@ class KruskalResult(PolyadEstimator):
         Returns
         -------
         Series
-            The entries, or the lifts, by label. The loadings of a
-            :class:`~polyad.QMF` are given as times the spread of the feature in the model, because
-            their own scale has no meaning.
+            The entries, or the lifts, by label. Those of a :class:`~polyad.QMF`, whose loadings
+            have no scale, are loadings times the mean slope of the transform of their feature: in
+            the unit of the data.
         """
         import pandas as pd
 

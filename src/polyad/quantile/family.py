@@ -330,18 +330,23 @@ class QuantileFamily(KruskalResult, Factorization):
         return result
 
     def _comparable(self) -> KruskalTensor:
-        # The transform of a feature undoes the scale of its loadings: what can be compared is the
-        # product of a score and a loading over the standard deviation of the feature's products.
+        # The transform of a feature undoes the scale of its loadings. Times its mean slope, the
+        # deviation of what comes out of it over that of the products, they are in the unit of the
+        # data: those of a factorization without transforms if these are straight lines.
         tensor = super()._comparable()
         scores = tensor.factors[0].astype(np.float64) * tensor.weights
         given = tensor.factors[1].astype(np.float64)
         sizes = given**2 @ (scores**2).mean(axis=0)
         scores -= scores.mean(axis=0)
-        variances = np.sum((given @ (scores.T @ scores / len(scores))) * given, axis=1)
-        # A feature whose products are all the same has none.
-        varies = variances > _FLAT * sizes
-        spread = np.sqrt(np.where(varies, variances, 1.0))
-        loadings = np.where(varies[:, None], given / spread[:, None], 0.0)
+        before = np.sum((given @ (scores.T @ scores / len(scores))) * given, axis=1)
+        varies = before > _FLAT * sizes  # products that are all the same have no slope
+        quantiles, shares = (
+            np.asarray(own, dtype=np.float64) for own in (self.quantiles_, self.quantile_weights_)
+        )
+        middle = np.sum(shares * quantiles, axis=1, keepdims=True)
+        after = np.sum(shares * (quantiles - middle) ** 2, axis=1)
+        slopes = np.sqrt(np.where(varies, after / np.where(varies, before, 1.0), 0.0))
+        loadings = given * slopes[:, None]
         scale = np.linalg.norm(loadings, axis=0)
         safe = np.where(scale > 0.0, scale, 1.0)
         return KruskalTensor(tensor.weights * scale, [tensor.factors[0], loadings / safe])
