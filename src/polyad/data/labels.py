@@ -8,7 +8,7 @@ the labels of the table. Sparse data stays sparse in everything this class does,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,31 @@ if TYPE_CHECKING:
     from scipy.sparse import coo_array, sparray, spmatrix
 
 
+class ModeLabels(tuple["NDArray[Any] | None", ...]):
+    """The labels of each mode, by number as in a tuple, or by the name of the mode."""
+
+    _modes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, labels: Iterable[NDArray[Any] | None], modes: tuple[str, ...]) -> ModeLabels:
+        """Return labels that can be asked for by the names of their modes."""
+        made = cls(labels)
+        made._modes = modes
+        return made
+
+    def __getitem__(self, mode: Any) -> Any:
+        """Return the labels of a mode given by number or by name, None where they are positions."""
+        if not isinstance(mode, str):
+            return super().__getitem__(mode)
+        if mode not in self._modes:
+            message = f"There is no mode {mode!r}. The modes are {list(self._modes)}."
+            raise InvalidInputError(message)
+        return super().__getitem__(self._modes.index(mode))
+
+    def __reduce__(self) -> Any:
+        return ModeLabels.of, (tuple(self), self._modes)
+
+
 class LabelledTensor:
     """A dense or sparse N-way array whose modes have names and labels.
 
@@ -58,7 +83,8 @@ class LabelledTensor:
     modes : tuple of str
         The names of the modes.
     labels : tuple of ndarray or None
-        The labels of each mode, read-only, or None for positions.
+        The labels of each mode, read-only, or None for positions: ``labels[2]``, or by the name of
+        the mode, ``labels["drug"]``.
 
     Examples
     --------
@@ -118,9 +144,9 @@ class LabelledTensor:
         return self._modes
 
     @property
-    def labels(self) -> tuple[NDArray[Any] | None, ...]:
-        """The labels of each mode, None where they are the positions."""
-        return self._labels
+    def labels(self) -> ModeLabels:
+        """The labels of each mode, by number or by name, None where they are the positions."""
+        return ModeLabels.of(self._labels, self._modes)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -192,23 +218,34 @@ class LabelledTensor:
         )
         return cls(data, modes=modes, labels=found)
 
-    def to_frame(self, *, value: str = "value") -> pd.DataFrame:
+    def to_frame(self, *, value: str = "value", unused: bool = False) -> pd.DataFrame:
         """Return the stored entries, or all entries of a dense tensor, as a long table.
 
         The columns of labelled modes are Categoricals, so that :meth:`from_frame` gives back
-        the same labels in the same order, also those without entries.
+        the labels in the same order.
 
         Parameters
         ----------
         value : str, default="value"
             Name of the column of values.
+        unused : bool, default=False
+            Whether the labels without entries are categories too, which makes
+            :meth:`from_frame` give back all labels, and ``groupby`` give rows for them.
 
         Returns
         -------
         pandas.DataFrame
             One row per entry, in C order: a column for each mode, then the values.
         """
-        return write_long_table(self._data, self._modes, self._labels, value=value)
+        if not isinstance(unused, bool | np.bool_):
+            message = f"unused={unused!r} is a {type(unused).__name__}; give True or False."
+            raise InvalidTypeError(message)
+        table = write_long_table(self._data, self._modes, self._labels, value=value)
+        if not unused:
+            for mode, own in zip(self._modes, self._labels, strict=True):
+                if own is not None:
+                    table[mode] = table[mode].cat.remove_unused_categories()
+        return table
 
     def mode_number(self, mode: int | str) -> int:
         """Return the number of a mode given by name or by number (negative from the end)."""

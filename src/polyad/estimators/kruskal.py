@@ -10,7 +10,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.arrays import Array, namespace_of, to_numpy
-from polyad.data.validation import read_features
+from polyad.data.alignment import align_to
+from polyad.data.labels import LabelledTensor
+from polyad.data.validation import as_tensor_input, read_features
 from polyad.estimators import components, saving
 from polyad.estimators.base import Learned, PolyadEstimator
 from polyad.exceptions import InvalidInputError, ModelFileError
@@ -238,6 +240,43 @@ class KruskalResult(PolyadEstimator):
     def _mode_title(self, mode: int) -> str:
         """Return the name of a mode, or its number."""
         return f"mode {mode}" if self.modes_ is None else self.modes_[mode]
+
+    def align(self, new: Any, *, value: str | None = None) -> LabelledTensor:
+        """Bring new labelled data to the labels of the model, as ``transform`` takes it.
+
+        Labels that the model does not know are left out, and labels that the data lacks are zero
+        in sparse data. One :class:`~polyad.exceptions.UnknownLabelWarning` says, for all modes,
+        which labels were unknown and which part of the data is kept.
+
+        Parameters
+        ----------
+        new : LabelledTensor, DataFrame, xarray.DataArray or AnnData
+            Samples with the modes of the model, in any order. A table that has a column for each
+            mode of the model is a long one, as of :meth:`polyad.LabelledTensor.from_frame`.
+        value : str, optional
+            The column of values of a long table; by default every row counts 1.
+
+        Returns
+        -------
+        LabelledTensor
+            The samples as given, also those of which nothing is kept. What was done to the entries
+            before the fit, such as a logarithm, has to be done to them too.
+        """
+        check_is_fitted(self)
+        modes = self._known_modes
+        if modes is not None and set(modes) <= set(getattr(new, "columns", ())):
+            new = LabelledTensor.from_frame(new, modes=modes, value=value)
+        elif value is not None:
+            message = (
+                f"value={value!r} is for a long table with the columns {modes}; new is a "
+                f"{type(new).__name__} without these. Leave value out."
+            )
+            raise InvalidInputError(message)
+        given = as_tensor_input(new, allow_nan=True, is_new=True)
+        if hasattr(new, "columns") and given.modes != modes:
+            given = dataclasses.replace(given, modes=None)
+        self._check_order(given)
+        return align_to(self._in_the_order_of_the_model(given), self._known_labels, modes)
 
     def _mode_number(self, mode: int | str) -> int:
         check_is_fitted(self)
