@@ -27,6 +27,7 @@ from polyad.data.label_values import (
     shown,
 )
 from polyad.data.long_table import Duplicates, read_long_table, write_long_table
+from polyad.data.preparation import Entries, Limit, read_preparation
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class LabelledTensor:
         return not isinstance(self._data, np.ndarray)
 
     @classmethod
-    def from_frame(
+    def from_frame(  # noqa: PLR0913  (options by keyword)
         cls,
         frame: Any,
         *,
@@ -179,6 +180,10 @@ class LabelledTensor:
         labels: Mapping[str, ArrayLike] | None = None,
         unknown: Unknown = "error",
         dtype: DTypeLike | None = None,
+        entries: Entries = "sum",
+        sample_total: float | None = None,
+        min_samples: Limit = None,
+        max_samples: Limit = None,
     ) -> LabelledTensor:
         """Build a sparse tensor from a long table: one row per entry or event.
 
@@ -201,21 +206,43 @@ class LabelledTensor:
             :class:`~polyad.exceptions.UnknownLabelWarning`.
         dtype : {float32, float64}, optional
             Type of the entries, by default that of the values, float64 for integers and counts.
+        entries : {"sum", "presence", "log"}, default="sum"
+            What an entry is: the sum of its rows; 1 where that is not zero; or the logarithm of one
+            plus it. With the last two, a sample with many events counts for less.
+        sample_total : float, optional
+            What the entries of each sample are made to sum to, before logarithms: 1 makes shares.
+        min_samples, max_samples : int, float, or mapping of mode name to these, optional
+            Keep the labels, of all modes after the samples or of those named, that at least, and at
+            most, so many samples have: a whole number of samples or a share of them, as ``min_df``
+            and ``max_df`` of scikit-learn. Those of too many go first, the rare ones until all that
+            are left have enough. A mode in ``labels`` keeps them. Samples without an entry
+            that is left are left out, unless ``labels`` names them.
 
         Returns
         -------
         LabelledTensor
             Sparse, of memory proportional to the number of rows and labels.
+
+        Notes
+        -----
+        ``entries`` and ``sample_total`` depend on each sample alone: new samples for a fitted model
+        are read with the same, and with the labels of the model.
         """
+        known = {} if labels is None else labels
+        limits = (min_samples, max_samples)
+        preparation = read_preparation(
+            *(entries, sample_total, limits), modes=as_mode_names(modes), known=set(known)
+        )
         data, found = read_long_table(
             frame,
             modes=modes,
             value=value,
             duplicates=duplicates,
-            labels={} if labels is None else labels,
+            labels=known,
             unknown=unknown,
             dtype=dtype,
         )
+        data, found = preparation.apply(data, found)
         return cls(data, modes=modes, labels=found)
 
     def to_frame(self, *, value: str = "value", unused: bool = False) -> pd.DataFrame:
