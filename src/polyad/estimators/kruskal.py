@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -45,6 +46,13 @@ class KruskalResult(PolyadEstimator):
         "so does a small ridge in estimators that have one."
     )
     _learns = KruskalLearned
+    #: What the mean loss of held-out entries is at most if the model is right, and what to try
+    #: where it is larger or grows with the rank.
+    _heldout_limit: ClassVar[float] = math.inf
+    _heldout_advice: ClassVar[str] = (
+        "A few large entries may decide it: try logarithms of the entries, a ridge, or "
+        "GeneralizedCP(loss='huber')."
+    )
 
     factors_: list[Array]
     weights_: Array
