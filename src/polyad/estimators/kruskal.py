@@ -233,8 +233,8 @@ class KruskalResult(PolyadEstimator):
         if len(dominated):
             self._warn_about_data(
                 f"one {samples} holds most of {', '.join(dominated)}: that tells of one sample, "
-                "not of a pattern. Presence instead of counts, logarithms or equal totals of all "
-                "samples (entries and sample_total of LabelledTensor.from_frame), or fewer "
+                "not of a pattern. Equal totals of all samples (sample_total of "
+                "LabelledTensor.from_frame), logarithms or presence (entries), or fewer "
                 "components, may help."
             )
         return table
