@@ -6,7 +6,10 @@ To look at them alone: ``python docs/pictures.py FOLDER``.
 from __future__ import annotations
 
 import sys
+import warnings
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -14,9 +17,11 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from sklearn.datasets import load_wine
 
-from polyad import QMF, MixedMembership
+from polyad import QMF, LabelledTensor, MixedMembership, NonnegativeCP
+from polyad.exceptions import DataWarning
 from polyad.report import plot_transforms
 from polyad.soft import soft_rank, soft_sort, vjp
 from polyad.transport import FibreTransport, SparseFibres
@@ -101,6 +106,45 @@ def membership_bars(folder: Path) -> None:
     plt.close(figure)
 
 
+def event_preparation(folder: Path) -> None:
+    """Draw how many patients each component of the guide's hospital has, by what an entry is."""
+    stays = hospital_stays()
+    panels: list[tuple[str, dict[str, Any]]] = [
+        ("counts", {}),
+        ("entries='log'", {"entries": "log"}),
+        ("entries='presence'", {"entries": "presence"}),
+        ("sample_total=1", {"sample_total": 1}),
+    ]
+    figure, axes = plt.subplots(1, 4, figsize=(9, 2), sharex=True, sharey=True, layout="tight")
+    for axis, (title, options) in zip(axes, panels, strict=True):
+        tensor = LabelledTensor.from_frame(stays, modes=list(stays.columns), **options)
+        model = NonnegativeCP(3, n_init=3, random_state=0).fit(tensor)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)  # that one patient holds most
+            table = model.summary()
+        alone = table["largest patient"] > 0.4
+        axis.barh(table.index, table["effective patient"], color=np.where(alone, "C3", "C0"))
+        axis.set_title(title, fontsize=9)
+        axis.set_xlabel("effective patients", fontsize=8)
+    axes[0].invert_yaxis()
+    figure.savefig(folder / "event_preparation.svg")
+    plt.close(figure)
+
+
+def hospital_stays() -> pd.DataFrame:
+    """Return the events of the guide: three kinds of patients, one of whom stayed for long."""
+    rng = np.random.default_rng(0)
+    rows = [
+        (k, f"{'abc'[k % 3]}{rng.integers(4)}", f"{'ABC'[k % 3]}{rng.integers(4)}")
+        for k in range(90)
+        for _ in range(rng.integers(3, 9))
+    ]
+    rows += [
+        (0, f"{a}{i}", f"{b}{j}") for a, b, i, j in product("abc", "ABC", range(4), range(4))
+    ] * 4
+    return pd.DataFrame(rows, columns=["patient", "diagnosis", "drug"])
+
+
 def _stacked(memberships: np.ndarray, height: int = 100) -> np.ndarray:
     """Return stacked bars as an image, which stays small where a drawing of them would not."""
     heights = (np.arange(height)[::-1] + 0.5) / height
@@ -116,6 +160,7 @@ def main(folder: Path) -> None:
     soft_epsilon(folder)
     quantile_transforms(folder)
     membership_bars(folder)
+    event_preparation(folder)
 
 
 if __name__ == "__main__":

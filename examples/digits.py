@@ -61,7 +61,7 @@ Written to {folder}/
   model.polyad     the model; read it with polyad.load
 
 Try next
-  {python} -c "import polyad; print(polyad.load('{folder}/model.polyad').top(0, 'row'))"
+  {python} -c "import polyad; print(polyad.load('{folder}/model.polyad').summary())"
   README.md        a table of events to labelled components in ten lines
 """
     )

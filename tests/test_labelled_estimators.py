@@ -67,7 +67,7 @@ def test_a_table_of_events_becomes_labelled_factors(convert):
         factors = model.factor_table(mode)
         assert factors.index.tolist() == labels
         assert factors.index.name == MODES[mode]
-        assert factors.columns.tolist() == ["cp0", "cp1"]
+        assert factors.columns.tolist() == ["component 0", "component 1"]
         np.testing.assert_array_equal(factors.to_numpy(), model.factors_[mode])
         pd.testing.assert_frame_equal(factors, model.factor_table(MODES[mode]))
         pd.testing.assert_frame_equal(factors, model.factor_table(mode - 3))
@@ -84,16 +84,17 @@ def test_the_groups_of_the_table_are_found(model):
 
 
 def test_top_gives_the_largest_first(model):
-    column = model.factor_table("drug")["cp1"]
+    column = model.factor_table("drug")["component 1"]
     top = model.top(1, "drug", 3)
     assert isinstance(top, pd.Series)
-    assert top.name == "cp1"
+    assert top.name == "component 1"
     assert top.index.name == "drug"
     expected = column.abs().sort_values(ascending=False, kind="stable").index[:3]
     assert top.index.tolist() == expected.tolist()
     np.testing.assert_array_equal(top.to_numpy(), column[top.index].to_numpy())
     pd.testing.assert_series_equal(top, model.top(1, 2, 3))
-    assert len(model.top(0, "drug", 100)) == len(DRUGS)
+    sizes = model.factor_table("drug")["component 0"].abs()
+    assert set(model.top(0, "drug", 100).index) == set(sizes.index[sizes >= 1e-3 * sizes.max()])
     assert len(model.top(0, "drug", 0)) == 0
 
 
@@ -188,10 +189,67 @@ def test_unknown_labels_are_named_with_a_remedy_that_works(model):
         model.transform(X)
     # Do what the message says.
     message = str(caught.value)
-    remedy = message[message.index("X.align(") : message.index(" on a LabelledTensor")]
+    remedy = message[message.index("model.align(") : message.index(", which says")]
     with pytest.warns(UnknownLabelWarning, match="opium"):
         X = eval(remedy, {"X": X, "model": model})
     np.testing.assert_allclose(model.transform(X), model.transform(events(new)), atol=1e-12)
+
+
+def strange_events():
+    """Events of two patients: three of what the model knows, two of diagnoses, three of drugs."""
+    rows = [("p00", "asthma", "inhaler")] * 3 + [("p01", "plague", "aspirin")] * 2
+    rows += [("p00", "gout", drug) for drug in ("opium", "laudanum", "opium")]
+    return pd.DataFrame(rows, columns=MODES)
+
+
+@pytest.mark.parametrize("convert", [pd.DataFrame, to_polars, events], ids=["pandas", "polars", ""])
+def test_align_tells_of_all_modes_at_once(model, convert):
+    """As the same table with only the known rows, for all patients."""
+    frame = strange_events()
+    given = events(frame, labels={}) if convert is events else convert(frame)
+    with pytest.warns(UnknownLabelWarning) as caught:
+        aligned = model.align(given)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert str(caught[0].message) == (
+        "1 of 3 labels of mode 'diagnosis' are unknown to the model: 'plague'; 2 of 4 labels of "
+        "mode 'drug' are unknown to the model: 'laudanum', 'opium'. 25% of the entries are kept "
+        "(1 of 4), with 38% of their sum. 1 samples are left without an entry."
+    )
+    known = events(frame.iloc[:3], labels={"patient": ["p00", "p01"], **catalogue()})
+    assert aligned.modes == tuple(MODES)
+    np.testing.assert_array_equal(aligned.to_dense(), known.to_dense())
+    np.testing.assert_array_equal(model.transform(aligned), model.transform(known))
+
+
+def test_align_is_silent_where_all_is_known(model):
+    frame = table(3, seed=1).assign(count=2.0)
+    aligned = model.align(frame, value="count")
+    np.testing.assert_array_equal(aligned.to_dense(), 2 * events(frame).to_dense())
+    turned = LabelledTensor.from_frame(frame, modes=MODES[::-1], value="count")
+    np.testing.assert_array_equal(model.align(turned).to_dense(), aligned.to_dense())
+
+
+def test_align_refuses_what_it_cannot_bring(model):
+    codes = table(2).assign(drug=7)
+    with pytest.raises(InvalidInputError, match=r"Nothing.*'drug'.*of type int64 where the model"):
+        model.align(codes)
+    with pytest.raises(InvalidInputError, match="Leave value out"):
+        model.align(events(table(2)), value="count")
+    with pytest.raises(InvalidInputError, match="2 modes"):
+        model.align(events(table(2)).sel(drug="aspirin"))
+    with pytest.raises(NotFittedError):
+        CP(2).align(table(2))
+
+
+def test_align_of_a_wide_table(wide):
+    model = CP(2, random_state=0).fit(wide)
+    more = wide.assign(e=1.0, f=0.0)[list("fbdcae")]
+    with pytest.warns(UnknownLabelWarning, match=r"2 of 6 labels of mode 'mode 1'.*'f', 'e'"):
+        aligned = model.align(more)
+    np.testing.assert_array_equal(model.transform(aligned), model.transform(wide))
+    with pytest.raises(InvalidInputError, match="no entries for 1 labels"):
+        model.align(wide[list("abc")])
 
 
 def test_unknown_labels_of_another_type_are_explained():
@@ -315,6 +373,20 @@ def test_a_wide_table_gives_labels_and_feature_names(wide):
     np.testing.assert_allclose(
         model.transform(wide), CP(2, random_state=0).fit(wide.to_numpy()).transform(wide.to_numpy())
     )
+
+
+def test_names_of_axes_become_modes(wide):
+    named = wide.rename_axis(index="person", columns="gene")
+    model = CP(2, random_state=0).set_output(transform="pandas").fit(named)
+    assert model.modes_ == ("person", "gene")
+    assert model.factor_table("gene").index.tolist() == list("abcd")
+    # Other names, or none, of the axes of new tables do not matter: their columns do.
+    features = model.transform(named)
+    assert features.index.name == "person"
+    for other in (wide, wide.rename_axis(index="id", columns="gene")):
+        np.testing.assert_array_equal(model.transform(other), features)
+    for one in (wide.rename_axis(index="person"), wide.rename_axis(index="x", columns="x")):
+        assert CP(2, random_state=0).fit(one).modes_ is None
 
 
 def test_other_columns_are_refused_as_scikit_learn_does(wide):

@@ -67,7 +67,7 @@ def make_cohort(cohort: str, outcome: str) -> tuple[LabelledTensor, np.ndarray]:
     tensor = tensor_from_events(
         medications[~medications["code"].isin(given_for)],
         diagnoses[~diagnoses["code"].isin(codes)],
-        binary=True,
+        entries="presence",
         min_patients=MIN_PATIENTS,
     )
     cases = diagnoses.loc[diagnoses["code"].isin(codes), "patient"].unique()

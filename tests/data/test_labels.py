@@ -84,6 +84,17 @@ def test_float_data_is_not_copied():
     assert LabelledTensor(data, modes=["a", "b"]).data is data
 
 
+def test_labels_by_the_name_of_their_mode(cube):
+    for k, name in enumerate(cube.modes):
+        np.testing.assert_array_equal(cube.labels[name], cube.labels[k])
+    assert isinstance(cube.labels, tuple)
+    assert len(cube.labels[1:]) == 2
+    with pytest.raises(InvalidInputError, match=r"no mode 'z'. The modes are \['a', 'b', 'c'\]"):
+        cube.labels["z"]
+    again = pickle.loads(pickle.dumps(cube.labels))
+    np.testing.assert_array_equal(again["a"], cube.labels["a"])
+
+
 def test_labels_are_a_read_only_copy():
     labels = np.array(["x", "y"])
     tensor = LabelledTensor(np.eye(2), modes=["a", "b"], labels=[labels, None])

@@ -445,9 +445,20 @@ def test_to_frame_of_dense_data_has_all_entries(cube):
 def test_to_frame_keeps_label_order_and_labels_without_entries():
     data = sp.coo_array((np.ones(1), ([1], [0])), shape=(2, 3))
     tensor = LabelledTensor(data, modes=["a", "b"], labels=[["y", "x"], [3, 1, 2]])
-    table = tensor.to_frame()
+    table = tensor.to_frame(unused=True)
     assert len(table) == 1
     assert_same(LabelledTensor.from_frame(table, modes=["a", "b"], value="value"), tensor)
+
+
+def test_to_frame_has_no_categories_without_entries():
+    data = sp.coo_array((np.ones(2), ([1, 0], [0, 2])), shape=(2, 3))
+    tensor = LabelledTensor(data, modes=["a", "b"], labels=[["y", "x"], [3, 1, 2]])
+    table = tensor.to_frame()
+    assert table["a"].cat.categories.tolist() == ["y", "x"]
+    assert table["b"].cat.categories.tolist() == [3, 2]
+    assert len(table.groupby("b", observed=False)) == 2
+    with pytest.raises(InvalidTypeError, match="unused='yes'"):
+        tensor.to_frame(unused="yes")
 
 
 def test_to_frame_does_not_share_memory(cube):

@@ -203,7 +203,7 @@ def frames(rng: Rng, call: Call) -> None:
     given["duplicates"] = pick(rng, ("sum", "sum", "count", "error"))
     tensor = call(LabelledTensor.from_frame, frame=frame, modes=modes, **given)
     with promised("table and back"):
-        again = LabelledTensor.from_frame(tensor.to_frame(), modes=modes, value="value")
+        again = LabelledTensor.from_frame(tensor.to_frame(unused=True), modes=modes, value="value")
         turned = tensor.align({modes[0]: tensor.labels[0][::-1]})
         back = turned.align({modes[0]: tensor.labels[0]})
     close(again.data.toarray(), tensor.data.toarray(), 1e-6, "table and back")

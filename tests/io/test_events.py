@@ -76,12 +76,12 @@ def test_counts_are_those_of_counting_by_hand(link, seed):
 
 
 @pytest.mark.parametrize("link", ["encounter", "reason"])
-def test_binary_is_where_the_counts_are(link):
+def test_presence_is_where_the_counts_are(link):
     medications, diagnoses = tables()
     counts = tensor_from_events(medications, diagnoses, link=link)
-    binary = tensor_from_events(medications, diagnoses, link=link, binary=True)
+    present = tensor_from_events(medications, diagnoses, link=link, entries="presence")
     assert counts.data.data.max() > 1
-    np.testing.assert_array_equal(binary.to_dense(), counts.to_dense() > 0)
+    np.testing.assert_array_equal(present.to_dense(), counts.to_dense() > 0)
 
 
 def in_polars(table):
@@ -153,6 +153,43 @@ def test_columns_of_other_names():
     names = {"patient": "PATIENT", "encounter": "ENCOUNTER", "code": "CODE"}
     renamed = [table.rename(columns=names) for table in (medications, diagnoses)]
     assert entries(tensor_from_events(*renamed, columns=names)) == expected
+
+
+def test_columns_of_other_names_in_each_table():
+    medications, diagnoses = tables()
+    expected = entries(tensor_from_events(medications, diagnoses))
+    names = {
+        "patient": "id",
+        "medications": {"code": "ndc"},
+        "diagnoses": {"code": "icd", "encounter": "stay"},
+    }
+    drugs = medications.rename(columns={"patient": "id", "code": "ndc"})
+    illnesses = diagnoses.rename(columns={"patient": "id", "code": "icd", "encounter": "stay"})
+    assert entries(tensor_from_events(drugs, illnesses, columns=names)) == expected
+
+
+def test_swapped_tables_are_refused():
+    medications, diagnoses = tables()
+    with pytest.raises(InvalidInputError, match=r"look swapped: diagnoses has.*'reason_code'"):
+        tensor_from_events(diagnoses, medications)
+    one = {"medications": {"code": "ndc"}, "diagnoses": {"code": "ICDCode"}}
+    drugs = medications.rename(columns={"code": "ndc"}).drop(columns="reason_code")
+    illnesses = diagnoses.rename(columns={"code": "ICDCode"})
+    assert tensor_from_events(drugs, illnesses, columns=one).shape == (30, 5, 4)
+    with pytest.raises(InvalidInputError, match=r"columns \['ndc'\], medications \['ICDCode'\]"):
+        tensor_from_events(illnesses, drugs, columns=one)
+
+
+def test_codes_that_most_patients_have_can_be_left_out():
+    medications, diagnoses = tables(n=60)
+    whole = tensor_from_events(medications, diagnoses)
+    support = whole.to_frame().groupby("diagnosis", observed=True)["patient"].nunique()
+    limit = int(support.max()) - 1
+    fewer = tensor_from_events(
+        medications, diagnoses, max_patients={"diagnosis": limit}, sample_total=1.0
+    )
+    assert set(fewer.labels["diagnosis"]) == set(support.index[support <= limit])
+    np.testing.assert_allclose(fewer.to_dense().sum(axis=(1, 2)), 1.0)
 
 
 def test_codes_are_labels_where_there_is_no_description():
@@ -248,7 +285,8 @@ def test_nothing_left():
         ({"link": "visit"}, "link='visit' has no meaning"),
         ({"link": np.array([1.0, -1.0])}, "link=.* has no meaning"),
         ({"min_patients": 0}, "min_patients=0 is not accepted"),
-        ({"min_patients": None}, "min_patients=None is not accepted"),
+        ({"max_patients": 1.5}, "max_patients=1.5 is not accepted"),
+        ({"entries": "binary"}, "entries='binary' has no meaning"),
         ({"max_codes": 1.5}, "max_codes=1.5 is not accepted"),
         ({"columns": {"drug": "code"}}, "columns names 'drug'"),
     ],
@@ -267,8 +305,8 @@ def test_bad_tables():
         tensor_from_events(medications.to_numpy(), diagnoses)
     with pytest.raises(InvalidTypeError, match="diagnoses must be a pandas or polars DataFrame"):
         tensor_from_events(medications, np.True_, link="reason")
-    with pytest.raises(InvalidTypeError, match="give True or False"):
-        tensor_from_events(medications, diagnoses, binary=np.array([1.0, -1.0]))
+    with pytest.raises(InvalidTypeError, match="columns gives 'code' for the table medications"):
+        tensor_from_events(medications, diagnoses, columns={"medications": "code"})
     with pytest.raises(InvalidTypeError, match="columns='patient' is a str; give a dict"):
         tensor_from_events(medications, diagnoses, columns="patient")
     with pytest.raises(InvalidTypeError, match="name of a column is needed"):

@@ -139,6 +139,39 @@ def test_core_consistency_falls_beyond_the_true_rank():
         assert found.table["core_consistency"].loc[4] < 50
 
 
+# Ranks that are searched for.
+
+
+@pytest.mark.parametrize(("rank", "tried"), [(1, [1, 2, 4]), (3, [1, 2, 3, 4, 6, 8])])
+def test_a_search_goes_on_until_the_best_is_not_the_edge(rank, tried):
+    X, options = dense(rank), {"n_repeats": 2, "random_state": 0}
+    found = select_rank(CP(tol=1e-3), X, **options)
+    assert found.best_rank == rank
+    assert found.table.index.tolist() == tried
+    assert "that was tried" not in found.reason
+    alone = select_rank(CP(tol=1e-3), X, [rank], **options)
+    np.testing.assert_array_equal(alone.table, found.table.loc[[rank]])
+    assert "only rank that was tried" in alone.reason
+
+
+class Refusing(CP):
+    def fit(self, X, y=None, *, mask=None):
+        if self.n_components > 2:
+            message = "too many"
+            raise InvalidInputError(message)
+        return super().fit(X, y, mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "shape"), [(CP(tol=1e-3), (9, 2)), (Refusing(tol=1e-3), (9, 8, 7))]
+)
+def test_a_search_ends_where_larger_ranks_cannot_be_fitted(estimator, shape):
+    found = select_rank(estimator, dense(2, 0.01, shape=shape), n_repeats=2, random_state=0)
+    assert found.table.index.tolist() == [1, 2]
+    assert found.best_rank == 2
+    assert "Larger ones cannot be fitted to this data." in found.reason
+
+
 # Reproducible, and without traces.
 
 
@@ -316,7 +349,12 @@ def test_progress_is_shown_on_request(capsys):
     select_rank(CP(tol=0.1, verbose=2), dense(1), [1, 2], n_repeats=2, random_state=0)
     assert capsys.readouterr().err == ""
     select_rank(CP(tol=0.1), dense(1), [1, 2], n_repeats=2, random_state=0, verbose=1)
-    assert "4/4" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "4/4" in told
+    # What it will cost comes first: the number of fits, and a guess of the time.
+    assert told.index("select_rank: 4 fits of rank 1, 2.") < told.index("0/4")
+    assert "select_rank: the first, of rank 1, took " in told
+    assert " s, 1 at a time" in told
 
 
 # Errors, before any fit.
@@ -333,6 +371,7 @@ def test_progress_is_shown_on_request(capsys):
         ({"ranks": [True]}, InvalidTypeError, "ranks has True, a bool"),
         ({"ranks": ["2"]}, InvalidTypeError, "ranks has '2', a str"),
         ({"ranks": 3}, InvalidTypeError, r"ranks=3 is not a list"),
+        ({"ranks": "all"}, InvalidInputError, "ranks='all' has no meaning; give 'auto'"),
         ({"heldout_share": 0}, InvalidInputError, "heldout_share=0 is not a share"),
         ({"heldout_share": 1.0}, InvalidInputError, "heldout_share=1.0 is not a share"),
         ({"heldout_share": "0.1"}, InvalidInputError, "heldout_share='0.1' is not a share"),

@@ -544,12 +544,6 @@ class AugmentedCP(BatchedCP):
             features = xp.asarray(features, dtype=self.metric_.dtype) @ xp.linalg.pinv(self.metric_)
         return super().inverse_transform(features) + self.mean_[None, ...]
 
-    def _component_names(self) -> Any:
-        # Features are mixtures of the components if there is a metric.
-        if self.metric_ is None:
-            return super()._component_names()
-        return np.asarray([f"component{k}" for k in range(len(self.weights_))], dtype=object)
-
     def _report_sections(self) -> list[ReportSection]:
         sections = [] if len(self.factors_) < 3 else [maps(self)]
         return sections if self.metric_ is None else [*sections, feature_sizes(self)]

@@ -343,6 +343,8 @@ class StreamSource(SampleSource):
             given = as_tensor_input(item, **self._accepted)
         except PolyadError as error:
             raise _named(error, where) from error
+        if hasattr(item, "columns"):
+            given = replace(given, modes=None)  # tables change the names of their axes easily
         if not hasattr(self, "head"):
             return given
         if given.shape[1:] != self.head.shape[1:]:

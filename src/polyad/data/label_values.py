@@ -226,7 +226,7 @@ def handle_unknown(
         f"{len(strangers)} labels of mode {name!r}, with {lost}, are not among the "
         f"{len(known)} labels asked for: {shown(strangers)}."
     )
-    if _family(strangers) != _family(known):
+    if label_family(strangers) != label_family(known):
         message += f" They are of type {strangers.dtype}, those asked for of type {known.dtype}."
     if unknown == "error":
         message += " Give unknown='drop' to leave them out, or add them to the list of labels."
@@ -242,7 +242,7 @@ def check_unknown(unknown: str) -> None:
         raise InvalidInputError(message)
 
 
-def _family(labels: NDArray[Any] | pd.Index) -> str:
+def label_family(labels: NDArray[Any] | pd.Index) -> str:
     """Return the kind of the labels, the same for all numbers, which compare by value."""
     kind: str = np.asarray(labels[:1]).dtype.kind
     # A pandas index holds text as objects.
@@ -280,9 +280,9 @@ def _cut(index: pd.Index, wanted: slice, *, name: str) -> slice:
     """Return the positions from one label to another, both included."""
     ends = [end for end in (wanted.start, wanted.stop) if end is not None]
     # pandas would compare text with numbers, as text; dates it reads from text.
-    comparable = {_family(index), "U" if index.dtype.kind == "M" else ""}
+    comparable = {label_family(index), "U" if index.dtype.kind == "M" else ""}
     try:
-        if all(_family(as_labels([end], name=name)) in comparable for end in ends):
+        if all(label_family(as_labels([end], name=name)) in comparable for end in ends):
             return index.slice_indexer(wanted.start, wanted.stop, wanted.step)
         reason = f"the labels are of type {index.dtype}"
     except (KeyError, TypeError, ValueError) as error:

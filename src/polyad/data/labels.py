@@ -8,7 +8,7 @@ the labels of the table. Sparse data stays sparse in everything this class does,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,12 +27,38 @@ from polyad.data.label_values import (
     shown,
 )
 from polyad.data.long_table import Duplicates, read_long_table, write_long_table
+from polyad.data.preparation import Entries, Limit, read_preparation
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike, DTypeLike, NDArray
     from scipy.sparse import coo_array, sparray, spmatrix
+
+
+class ModeLabels(tuple["NDArray[Any] | None", ...]):
+    """The labels of each mode, by number as in a tuple, or by the name of the mode."""
+
+    _modes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, labels: Iterable[NDArray[Any] | None], modes: tuple[str, ...]) -> ModeLabels:
+        """Return labels that can be asked for by the names of their modes."""
+        made = cls(labels)
+        made._modes = modes
+        return made
+
+    def __getitem__(self, mode: Any) -> Any:
+        """Return the labels of a mode given by number or by name, None where they are positions."""
+        if not isinstance(mode, str):
+            return super().__getitem__(mode)
+        if mode not in self._modes:
+            message = f"There is no mode {mode!r}. The modes are {list(self._modes)}."
+            raise InvalidInputError(message)
+        return super().__getitem__(self._modes.index(mode))
+
+    def __reduce__(self) -> Any:
+        return ModeLabels.of, (tuple(self), self._modes)
 
 
 class LabelledTensor:
@@ -58,7 +84,8 @@ class LabelledTensor:
     modes : tuple of str
         The names of the modes.
     labels : tuple of ndarray or None
-        The labels of each mode, read-only, or None for positions.
+        The labels of each mode, read-only, or None for positions: ``labels[2]``, or by the name of
+        the mode, ``labels["drug"]``.
 
     Examples
     --------
@@ -118,9 +145,9 @@ class LabelledTensor:
         return self._modes
 
     @property
-    def labels(self) -> tuple[NDArray[Any] | None, ...]:
-        """The labels of each mode, None where they are the positions."""
-        return self._labels
+    def labels(self) -> ModeLabels:
+        """The labels of each mode, by number or by name, None where they are the positions."""
+        return ModeLabels.of(self._labels, self._modes)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -143,7 +170,7 @@ class LabelledTensor:
         return not isinstance(self._data, np.ndarray)
 
     @classmethod
-    def from_frame(
+    def from_frame(  # noqa: PLR0913  (options by keyword)
         cls,
         frame: Any,
         *,
@@ -153,6 +180,10 @@ class LabelledTensor:
         labels: Mapping[str, ArrayLike] | None = None,
         unknown: Unknown = "error",
         dtype: DTypeLike | None = None,
+        entries: Entries = "sum",
+        sample_total: float | None = None,
+        min_samples: Limit = None,
+        max_samples: Limit = None,
     ) -> LabelledTensor:
         """Build a sparse tensor from a long table: one row per entry or event.
 
@@ -175,40 +206,73 @@ class LabelledTensor:
             :class:`~polyad.exceptions.UnknownLabelWarning`.
         dtype : {float32, float64}, optional
             Type of the entries, by default that of the values, float64 for integers and counts.
+        entries : {"sum", "presence", "log"}, default="sum"
+            What an entry is: the sum of its rows; 1 where that is not zero; or the logarithm of one
+            plus it. With the last two, a sample with many events counts for less.
+        sample_total : float, optional
+            What the entries of each sample are made to sum to, before logarithms: 1 makes shares.
+        min_samples, max_samples : int, float, or mapping of mode name to these, optional
+            Keep the labels, of all modes after the samples or of those named, that at least, and at
+            most, so many samples have: a whole number of samples or a share of them, as ``min_df``
+            and ``max_df`` of scikit-learn. Those of too many go first, the rare ones until all that
+            are left have enough. A mode in ``labels`` keeps them. Samples without an entry
+            that is left are left out, unless ``labels`` names them.
 
         Returns
         -------
         LabelledTensor
             Sparse, of memory proportional to the number of rows and labels.
+
+        Notes
+        -----
+        ``entries`` and ``sample_total`` depend on each sample alone: new samples for a fitted model
+        are read with the same, and with the labels of the model.
         """
+        known = {} if labels is None else labels
+        limits = (min_samples, max_samples)
+        preparation = read_preparation(
+            *(entries, sample_total, limits), modes=as_mode_names(modes), known=set(known)
+        )
         data, found = read_long_table(
             frame,
             modes=modes,
             value=value,
             duplicates=duplicates,
-            labels={} if labels is None else labels,
+            labels=known,
             unknown=unknown,
             dtype=dtype,
         )
+        data, found = preparation.apply(data, found)
         return cls(data, modes=modes, labels=found)
 
-    def to_frame(self, *, value: str = "value") -> pd.DataFrame:
+    def to_frame(self, *, value: str = "value", unused: bool = False) -> pd.DataFrame:
         """Return the stored entries, or all entries of a dense tensor, as a long table.
 
         The columns of labelled modes are Categoricals, so that :meth:`from_frame` gives back
-        the same labels in the same order, also those without entries.
+        the labels in the same order.
 
         Parameters
         ----------
         value : str, default="value"
             Name of the column of values.
+        unused : bool, default=False
+            Whether the labels without entries are categories too, which makes
+            :meth:`from_frame` give back all labels, and ``groupby`` give rows for them.
 
         Returns
         -------
         pandas.DataFrame
             One row per entry, in C order: a column for each mode, then the values.
         """
-        return write_long_table(self._data, self._modes, self._labels, value=value)
+        if not isinstance(unused, bool | np.bool_):
+            message = f"unused={unused!r} is a {type(unused).__name__}; give True or False."
+            raise InvalidTypeError(message)
+        table = write_long_table(self._data, self._modes, self._labels, value=value)
+        if not unused:
+            for mode, own in zip(self._modes, self._labels, strict=True):
+                if own is not None:
+                    table[mode] = table[mode].cat.remove_unused_categories()
+        return table
 
     def mode_number(self, mode: int | str) -> int:
         """Return the number of a mode given by name or by number (negative from the end)."""

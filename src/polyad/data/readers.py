@@ -141,7 +141,7 @@ def unpack(X: Any) -> TensorInput:
     if isinstance(X, TensorInput):
         return X
     if isinstance(X, LabelledTensor):
-        return TensorInput(X.data, X.modes, X.labels)
+        return TensorInput(X.data, X.modes, tuple(X.labels))
     is_scipy: bool = scipy.sparse.issparse(X)
     if is_scipy:
         return _plain(X if isinstance(X, coo_array) else coo_array(X))
@@ -241,7 +241,7 @@ def _from_pandas(X: Any) -> TensorInput:
         fill = [kind.fill_value for kind in X.dtypes if kind.fill_value != 0]
         if fill:
             raise _bad_fill_value(fill[0])
-        return TensorInput(coo_array(X.sparse.to_coo()), None, labels)
+        return TensorInput(coo_array(X.sparse.to_coo()), _axis_names(X), labels)
     columns = [column for column, kind in X.dtypes.items() if _is_text(kind)]
     if columns:
         raise _text_columns(columns)
@@ -250,7 +250,14 @@ def _from_pandas(X: Any) -> TensorInput:
     except (TypeError, ValueError):
         # Object columns may still hold numbers: the conversion below tells, naming the value.
         values = X.to_numpy()
-    return TensorInput(values, None, labels)
+    return TensorInput(values, _axis_names(X), labels)
+
+
+def _axis_names(X: Any) -> tuple[str, str] | None:
+    """Return the names of the rows and of the columns, if both have one, as names of modes."""
+    rows, columns = X.index.name, X.columns.name
+    are_names = all(isinstance(name, str) and name for name in (rows, columns))
+    return (rows, columns) if are_names and rows != columns else None
 
 
 def pandas_labels(X: Any) -> tuple[np.ndarray | None, np.ndarray | None]:

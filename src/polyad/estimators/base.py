@@ -219,6 +219,9 @@ class PolyadEstimator(BaseEstimator):
         """
         check_is_fitted(self)
         given = as_tensor_input(X, allow_nan=self._accepts_nan, mask=mask, is_new=for_features)
+        if hasattr(X, "columns") and given.modes != self._known_modes:
+            # Tables lose and change the names of their axes easily; their columns are compared.
+            given = dataclasses.replace(given, modes=None)
         self._check_order(given)
         self._check_feature_names_of(X, given, reset=False)
         return self._in_the_shape_of_the_model(given)
@@ -293,12 +296,14 @@ class PolyadEstimator(BaseEstimator):
         types = ""
         if known is not None and known.dtype.kind != strangers.dtype.kind:
             types = f", of type {strangers.dtype} where the model has {known.dtype}"
-        table = " or X = X[:, model.labels_[1]] on an AnnData" if name == "var" else ""
+        way = "model.align(X)"
+        if not hasattr(self, "align"):
+            way = f"X.align({{{name!r}: model.labels_[{mode}]}}, unknown='drop')"
+        table = " or with X = X[:, model.labels_[1]] on an AnnData" if name == "var" else ""
         return InvalidInputError(
             f"X has {len(strangers)} labels in mode {name!r} that {type(self).__name__} was not "
-            f"fitted to: {shown(strangers)}{types}. Leave them out with X = X.align({{{name!r}: "
-            f"model.labels_[{mode}]}}, unknown='drop') on a LabelledTensor{table}, or fit again "
-            "with samples that have them."
+            f"fitted to: {shown(strangers)}{types}. Leave them out with X = {way}, which says what "
+            f"is lost{table}, or fit again with samples that have them."
         )
 
     def _check_feature_names_of(self, X: Any, given: TensorInput, *, reset: bool) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
-from polyad.core.arrays import Array, to_numpy
+from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.sklearn_compat import Interval, output_config
 from polyad.core.threads import thread_limit
 from polyad.estimators.documentation import documented
@@ -118,13 +118,19 @@ class Factorization(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Iterative
     def _named(self, features: Array, labels: np.ndarray | None) -> Any:
         """Give features the labels of their samples, if ``set_output`` asks for a pandas table.
 
-        scikit-learn, which turns features into tables, does not know labels of tensors.
+        scikit-learn, which turns features into tables, does not know labels of tensors. Numbers
+        below the rounding of the largest feature of a sample are zero: 3e-46 says nothing else.
         """
+        xp = namespace_of(features)
+        sizes = xp.abs(features)
+        rounding = xp.finfo(features.dtype).eps * xp.max(sizes, axis=1, keepdims=True)
+        features = xp.where(sizes < rounding, xp.zeros_like(features), features)
         if labels is None or output_config("transform", self)["dense"] != "pandas":
             return features
         import pandas as pd
 
-        return pd.DataFrame(to_numpy(features), index=labels, columns=self.get_feature_names_out())
+        index = pd.Index(labels, name=None if self.modes_ is None else self.modes_[0])
+        return pd.DataFrame(to_numpy(features), index=index, columns=self.get_feature_names_out())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.arrays import Array, namespace_of, to_numpy
-from polyad.data.validation import read_features
-from polyad.estimators import saving
+from polyad.data.alignment import align_to
+from polyad.data.labels import LabelledTensor
+from polyad.data.validation import as_tensor_input, read_features
+from polyad.estimators import components, saving
 from polyad.estimators.base import Learned, PolyadEstimator
 from polyad.exceptions import InvalidInputError, ModelFileError
 from polyad.tensor.kruskal import KruskalTensor
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
-    from numpy.typing import NDArray
 
 # The largest dense array that a method makes unasked, in numbers (4 GiB of float64).
 _LARGEST_DENSE = 2**29
@@ -44,6 +46,13 @@ class KruskalResult(PolyadEstimator):
         "so does a small ridge in estimators that have one."
     )
     _learns = KruskalLearned
+    #: What the mean loss of held-out entries is at most if the model is right, and what to try
+    #: where it is larger or grows with the rank.
+    _heldout_limit: ClassVar[float] = math.inf
+    _heldout_advice: ClassVar[str] = (
+        "A few large entries may decide it: try logarithms of the entries, a ridge, or "
+        "GeneralizedCP(loss='huber')."
+    )
 
     factors_: list[Array]
     weights_: Array
@@ -94,44 +103,188 @@ class KruskalResult(PolyadEstimator):
         ----------
         mode : int or str
             The number or the name of the mode.
+
+        Returns
+        -------
+        DataFrame
+            Columns are called ``component 0``, ``component 1``, ... by the numbers that ``top``
+            takes. Entries below the rounding of the largest of their column are zero.
         """
         import pandas as pd
 
         number = self._mode_number(mode)
-        labels = self.labels_[number]
-        factor = to_numpy(self.factors_[number])
-        index = pd.Index(np.arange(factor.shape[0]) if labels is None else labels)
-        index.name = None if self.modes_ is None else self.modes_[number]
-        return pd.DataFrame(factor, index=index, columns=self._component_names())
+        entries = to_numpy(self.factors_[number])
+        sizes = np.abs(entries)
+        is_dust = sizes < np.finfo(entries.dtype).eps * sizes.max(axis=0)
+        return pd.DataFrame(
+            np.where(is_dust, 0.0, entries).astype(entries.dtype),
+            index=self._index_of(number),
+            columns=components.names(entries.shape[1]),
+        )
 
-    def _component_names(self) -> NDArray[np.object_]:
-        """Return the names of the components: those of the features, if these are the same."""
-        names: NDArray[np.object_] = self.get_feature_names_out()
-        return names
+    def _index_of(self, mode: int) -> pd.Index:
+        """Return the labels of a mode, or its positions."""
+        import pandas as pd
 
-    def top(self, component: int, mode: int | str, k: int = 10) -> pd.Series:
-        """Return the ``k`` labels of a mode with the largest entries in a component.
+        labels = self.labels_[mode]
+        index = pd.Index(np.arange(len(self.factors_[mode])) if labels is None else labels)
+        index.name = None if self.modes_ is None else self.modes_[mode]
+        return index
+
+    def _comparable(self) -> KruskalTensor:
+        """Return components whose entries of a mode can be compared with each other."""
+        weights, factors = self.kruskal_
+        return KruskalTensor(to_numpy(weights), [to_numpy(factor) for factor in factors])
+
+    def top(
+        self,
+        component: int,
+        mode: int | str,
+        k: int = 10,
+        *,
+        by: Literal["weight", "lift"] = "weight",
+    ) -> pd.Series:
+        """Return the labels of a mode that lead a component, or that tell it from the others.
 
         Parameters
         ----------
         component : int
-            The number of the component.
+            The number of the component, from 0.
         mode : int or str
             The number or the name of the mode.
         k : int
-            How many labels; the largest by absolute value come first.
+            At most so many labels. Entries below a thousandth of the largest are left out.
+        by : {'weight', 'lift'}, default='weight'
+            ``'weight'``: the labels with the largest entries, by absolute value. ``'lift'``: the
+            distinctive ones. The lift of a label is its share of the component over its share of
+            the whole model: 3 means that it is three times as frequent in the component. Only the
+            labels that hold 95 percent of the component are compared.
+
+        Returns
+        -------
+        Series
+            The entries, or the lifts, by label. Those of a :class:`~polyad.QMF`, whose loadings
+            have no scale, are loadings times the mean slope of the transform of their feature: in
+            the unit of the data.
         """
-        table = self.factor_table(mode)
-        n_components = table.shape[1]
+        import pandas as pd
+
+        number = self._mode_number(mode)
+        tensor = self._comparable()
+        n_components = len(tensor.weights)
         if not _is_whole(component) or not 0 <= component < n_components:
             message = f"component={component!r} does not exist; there are 0..{n_components - 1}."
             raise InvalidInputError(message)
         if not _is_whole(k) or k < 0:
             message = f"k={k!r} is not a number of labels; give a whole number of zero or more."
             raise InvalidInputError(message)
-        column = table.iloc[:, component]
-        order = np.argsort(-np.abs(column.to_numpy()), kind="stable")[:k]
-        return column.iloc[order]
+        name = components.names(n_components)[component]
+        factor = tensor.factors[number]
+        if by == "weight":
+            column = factor[:, component]
+            order = components.by_weight(column)[:k]
+        elif by == "lift":
+            shares = components.label_shares(factor)
+            column = components.lifts(shares, components.mass_shares(*tensor))[:, component]
+            order = components.by_lift(shares[:, component], column)[:k]
+            name = f"lift in {name}"
+        else:
+            message = f"by={by!r} has no meaning; give 'weight' or 'lift'."
+            raise InvalidInputError(message)
+        return pd.Series(column[order], index=self._index_of(number)[order], name=name)
+
+    def summary(self, k: int = 3) -> pd.DataFrame:
+        """Return what each component is made of: one row per component.
+
+        A component that is one sample, or that every sample has, is seldom a finding: the table
+        tells, and a :class:`~polyad.exceptions.DataWarning` names components of which one sample
+        holds more than half.
+
+        Parameters
+        ----------
+        k : int, default=3
+            At most so many leading and distinctive labels of each mode.
+
+        Returns
+        -------
+        DataFrame
+            Rounded, of absolute values; ``MODE`` stands for the name of each mode:
+
+            * ``weight``: as in ``weights_``;
+            * ``share``: the share of the component in the sum of all of them;
+            * ``largest MODE``, of the samples: the share of one sample, the largest;
+            * ``effective MODE``: how many samples, or labels, the component has, as equal ones
+              would count: one over the sum of the squares of their shares;
+            * ``leading MODE``: the labels of the largest entries, as :meth:`top` gives them, if
+              above a tenth of the largest; ``(-)`` marks entries below zero;
+            * ``distinctive MODE``: the labels of the largest lifts, as of ``top(by="lift")``, with
+              their lifts, if above 1.1;
+            * ``overlap``, ``overlaps with``: the largest cosine of its pattern over the modes other
+              than the samples with that of another component, and which one that is, from 0.1 up;
+            * ``note``: what to be careful with, in words.
+        """
+        check_is_fitted(self)
+        if not _is_whole(k) or k < 1:
+            message = f"k={k!r} is not a number of labels; give a whole number of one or more."
+            raise InvalidInputError(message)
+        table = self._summary(int(k))
+        samples = self._mode_title(0)
+        dominated = table.index[table[f"largest {samples}"] > components.MOST]
+        if len(dominated):
+            self._warn_about_data(
+                f"one {samples} holds most of {', '.join(dominated)}: that tells of one sample, "
+                "not of a pattern. Equal totals of all samples (sample_total of "
+                "LabelledTensor.from_frame), logarithms or presence (entries), or fewer "
+                "components, may help."
+            )
+        return table
+
+    def _summary(self, k: int) -> pd.DataFrame:
+        """Return the summary without a warning."""
+        titles = [self._mode_title(mode) for mode in range(len(self.factors_))]
+        weights = to_numpy(self.weights_)
+        return components.summarize(self._comparable(), weights, titles, self.labels_, k)
+
+    def _mode_title(self, mode: int) -> str:
+        """Return the name of a mode, or its number."""
+        return f"mode {mode}" if self.modes_ is None else self.modes_[mode]
+
+    def align(self, new: Any, *, value: str | None = None) -> LabelledTensor:
+        """Bring new labelled data to the labels of the model, as ``transform`` takes it.
+
+        Labels that the model does not know are left out, and labels that the data lacks are zero
+        in sparse data. One :class:`~polyad.exceptions.UnknownLabelWarning` says, for all modes,
+        which labels were unknown and which part of the data is kept.
+
+        Parameters
+        ----------
+        new : LabelledTensor, DataFrame, xarray.DataArray or AnnData
+            Samples with the modes of the model, in any order. A table that has a column for each
+            mode of the model is a long one, as of :meth:`polyad.LabelledTensor.from_frame`.
+        value : str, optional
+            The column of values of a long table; by default every row counts 1.
+
+        Returns
+        -------
+        LabelledTensor
+            The samples as given, also those of which nothing is kept. What was done to the entries
+            before the fit, such as a logarithm, has to be done to them too.
+        """
+        check_is_fitted(self)
+        modes = self._known_modes
+        if modes is not None and set(modes) <= set(getattr(new, "columns", ())):
+            new = LabelledTensor.from_frame(new, modes=modes, value=value)
+        elif value is not None:
+            message = (
+                f"value={value!r} is for a long table with the columns {modes}; new is a "
+                f"{type(new).__name__} without these. Leave value out."
+            )
+            raise InvalidInputError(message)
+        given = as_tensor_input(new, allow_nan=True, is_new=True)
+        if hasattr(new, "columns") and given.modes != modes:
+            given = dataclasses.replace(given, modes=None)
+        self._check_order(given)
+        return align_to(self._in_the_order_of_the_model(given), self._known_labels, modes)
 
     def _mode_number(self, mode: int | str) -> int:
         check_is_fitted(self)

@@ -7,6 +7,7 @@ recorded with the medication.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from polyad.data.label_values import as_labels, shown
 from polyad.data.labels import LabelledTensor
-from polyad.data.long_table import read_columns
+from polyad.data.long_table import read_columns, read_long_table
+from polyad.data.preparation import Entries, Limit, read_preparation
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 Link = Literal["encounter", "reason"]
+#: The columns of each table, by what they hold.
+Names = dict[str, dict[str, str | None]]
 
 _MODES = ["patient", "diagnosis", "medication"]
 _CODES = _MODES[1:]
@@ -35,6 +39,12 @@ _COLUMNS: dict[str, str | None] = {
     "reason_description": "reason_description",
 }
 _DESCRIPTIONS = ("description", "reason_description")
+_TABLES = ("medications", "diagnoses")
+# Words in the names of columns that tell what a table is about.
+_DRUG_WORDS = frozenset(
+    ["drug", "drugs", "medication", "medications", "medicine", "prescription", "rxnorm", "ndc"]
+).union(["atc", "dose", "dosage", "dispenses", "dispensed", "route"])
+_ILLNESS_WORDS = frozenset(("diagnosis", "diagnoses", "condition", "conditions", "icd", "snomed"))
 
 
 def tensor_from_events(  # noqa: PLR0913  (options by keyword)
@@ -42,11 +52,13 @@ def tensor_from_events(  # noqa: PLR0913  (options by keyword)
     diagnoses: Any = None,
     *,
     link: Link = "encounter",
-    binary: bool = False,
-    min_patients: int = 1,
+    entries: Entries = "sum",
+    sample_total: float | None = None,
+    min_patients: Limit = None,
+    max_patients: Limit = None,
     max_codes: int | None = None,
     patients: ArrayLike | None = None,
-    columns: Mapping[str, str | None] | None = None,
+    columns: Mapping[str, Any] | None = None,
 ) -> LabelledTensor:
     """Build the tensor of patients x diagnoses x medications from tables of events.
 
@@ -66,20 +78,27 @@ def tensor_from_events(  # noqa: PLR0913  (options by keyword)
         the same encounter of the patient; an entry counts these encounters. ``'reason'``: the
         diagnosis is the reason recorded with the medication; an entry counts the prescriptions.
         Rows without encounter, or without reason, make no pair.
-    binary : bool, default=False
-        Whether an entry is 1 however often the pair occurs.
-    min_patients : int, default=1
-        Keep the codes that pairs of at least so many patients contain. Codes are taken out until
-        all that are left fulfil this.
+    entries : {'sum', 'presence', 'log'}, default='sum'
+        What an entry is: how often the pair occurs, 1 however often it does, or the logarithm of
+        one plus the count. One long stay pairs all its diagnoses with all its medications: with the
+        last two such patients count for less.
+    sample_total : float, optional
+        What the entries of each patient are made to sum to, before logarithms: 1 makes shares.
+    min_patients, max_patients : int, float, or mapping of mode name to these, optional
+        Keep the codes that pairs of at least, and at most, so many patients contain: a whole number
+        of patients, or a share of those that have a pair. Codes of too many are taken out first,
+        the rare ones until all that are left fulfil this.
     max_codes : int, optional
         Keep at most so many diagnoses and so many medications, those of the most patients.
     patients : array-like, optional
         The patients that mode 0 shall have, in this order, also those without any pair. Events of
         others are left out. By default the patients that have a pair, sorted.
-    columns : mapping of str to str, optional
+    columns : mapping of str to str, or of table to such a mapping, optional
         What the columns are called, where it is not as here: ``patient``, ``encounter``, ``code``,
         ``description``, ``reason`` (default name ``reason_code``) and ``reason_description``. The
-        two descriptions may be absent. None for one of them makes labels of the codes.
+        two descriptions may be absent. None for one of them makes labels of the codes. Where the
+        tables have different names, give them for each: ``{"medications": {"code": "ndc"},
+        "diagnoses": {"code": "icd"}}``.
 
     Returns
     -------
@@ -108,10 +127,14 @@ def tensor_from_events(  # noqa: PLR0913  (options by keyword)
       medication: 'diuretic', 'inhaler'
     """
     names = _column_names(columns)
-    _check_request(link, diagnoses, min_patients, max_codes)
-    if not isinstance(binary, bool | np.bool_):
-        message = f"binary={binary!r} is a {type(binary).__name__}; give True or False."
-        raise InvalidTypeError(message)
+    _check_request(link, diagnoses, max_codes)
+    preparation = read_preparation(
+        *(entries, sample_total, (min_patients, max_patients)),
+        modes=_MODES,
+        known=() if patients is None else ("patient",),
+        words=("min_patients", "max_patients"),
+    )
+    _refuse_swapped(medications, diagnoses, names)
     if link == "encounter":
         pairs = _pairs_by_encounter(medications, diagnoses, names)
     else:
@@ -125,9 +148,8 @@ def tensor_from_events(  # noqa: PLR0913  (options by keyword)
                 f"medication: {shown(wanted)}. Check the spelling and the type of the labels."
             )
             raise InvalidInputError(message)
-    pairs = _supported(pairs, min_patients, max_codes)
-    if binary:
-        pairs = pairs.drop_duplicates(_MODES)
+    if max_codes is not None:
+        pairs = _most_frequent(pairs, max_codes)
     tables = {"medication": [(medications, "medications", "code", "description")]}
     own = [] if diagnoses is None else [(diagnoses, "diagnoses", "code", "description")]
     if link == "reason":
@@ -137,10 +159,13 @@ def tensor_from_events(  # noqa: PLR0913  (options by keyword)
         **{mode: _described(pairs[mode], sources, names) for mode, sources in tables.items()}
     )
     given = {} if wanted is None else {"patient": wanted}
-    return LabelledTensor.from_frame(pairs, modes=_MODES, labels=given)
+    whole: Any = {"duplicates": "sum", "unknown": "error", "value": None, "dtype": None}
+    counts = read_long_table(pairs, modes=_MODES, labels=given, **whole)
+    data, labels = preparation.apply(*counts)
+    return LabelledTensor(data, modes=_MODES, labels=labels)
 
 
-def _check_request(link: str, diagnoses: Any, min_patients: int, max_codes: int | None) -> None:
+def _check_request(link: str, diagnoses: Any, max_codes: int | None) -> None:
     if not isinstance(link, str) or link not in get_args(Link):
         message = f"link={link!r} has no meaning; give 'encounter' or 'reason'."
         raise InvalidInputError(message)
@@ -152,40 +177,81 @@ def _check_request(link: str, diagnoses: Any, min_patients: int, max_codes: int 
         raise InvalidInputError(message)
     if diagnoses is not None:
         read_columns(diagnoses, [], table="diagnoses")  # refuses what is no table
-    for name, number in (("min_patients", min_patients), ("max_codes", max_codes)):
-        if number is None and name == "max_codes":
-            continue
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
-            message = f"{name}={number!r} is not accepted; give a whole number from 1 up."
-            raise InvalidInputError(message)
+    if max_codes is None:
+        return
+    if isinstance(max_codes, bool) or not isinstance(max_codes, int | np.integer) or max_codes < 1:
+        message = f"max_codes={max_codes!r} is not accepted; give a whole number from 1 up."
+        raise InvalidInputError(message)
 
 
-def _column_names(columns: Mapping[str, str | None] | None) -> dict[str, str | None]:
-    """Return the name of each column; descriptions that were not named may be absent."""
+def _column_names(columns: Mapping[str, Any] | None) -> Names:
+    """Return the name of each column of each table; descriptions not named may be absent."""
     if columns is not None and not isinstance(columns, Mapping):
         message = (
             f"columns={columns!r} is a {type(columns).__name__}; give a dict from what a column "
-            f"holds to its name, such as {{'patient': 'PATIENT'}}."
+            f"holds to its name, such as {{'patient': 'PATIENT'}}, or one for each table."
         )
         raise InvalidTypeError(message)
     given = {} if columns is None else dict(columns)
-    for role, name in given.items():
-        if role not in _COLUMNS:
-            message = f"columns names {role!r}; what can be named is {list(_COLUMNS)}."
-            raise InvalidInputError(message)
-        if not isinstance(name, str) and not (name is None and role in _DESCRIPTIONS):
-            message = f"columns gives {name!r} for {role!r}; the name of a column is needed."
+    both = {role: name for role, name in given.items() if role not in _TABLES}
+    names: Names = {}
+    for table in _TABLES:
+        own = given.get(table, {})
+        if not isinstance(own, Mapping):
+            message = (
+                f"columns gives {own!r} for the table {table}; give a dict from what a column "
+                "holds to its name."
+            )
             raise InvalidTypeError(message)
-    return {**_COLUMNS, **given}
+        for role, name in (*both.items(), *own.items()):
+            if role not in _COLUMNS:
+                message = (
+                    f"columns names {role!r}; what can be named is {list(_COLUMNS)}, or a dict of "
+                    f"these for each table, {list(_TABLES)}."
+                )
+                raise InvalidInputError(message)
+            if not isinstance(name, str) and not (name is None and role in _DESCRIPTIONS):
+                message = f"columns gives {name!r} for {role!r}; the name of a column is needed."
+                raise InvalidTypeError(message)
+        names[table] = {**_COLUMNS, **both, **own}
+    return names
 
 
-def _read(
-    frame: Any, table: str, roles: Mapping[str, str], names: Mapping[str, str | None]
-) -> pd.DataFrame:
+def _refuse_swapped(medications: Any, diagnoses: Any, names: Names) -> None:
+    """Refuse tables whose columns speak of what the other one is for."""
+    if diagnoses is None:
+        return
+    first, second = (
+        [str(name) for name in getattr(table, "columns", ())] for table in (medications, diagnoses)
+    )
+    of_drugs = [name for name in second if _speaks_of(name, _DRUG_WORDS)]
+    of_illness = [name for name in first if _speaks_of(name, _ILLNESS_WORDS)]
+    has_own = any(_speaks_of(name, _DRUG_WORDS) for name in first)
+    reason = str(names["medications"]["reason"])
+    has_reasons = reason in second and reason not in first
+    if has_own or not (has_reasons or (of_drugs and of_illness)):
+        return
+    told = f"diagnoses has the columns {of_drugs or [reason]}"
+    told += f", medications {of_illness}" if of_illness else ", medications has none of these"
+    message = (
+        f"The two tables look swapped: {told}. Medications come first: "
+        "tensor_from_events(medications, diagnoses). If they are not swapped, give only the "
+        "columns that are needed, such as diagnoses[['patient', 'encounter', 'code']]."
+    )
+    raise InvalidInputError(message)
+
+
+def _speaks_of(name: str, words: frozenset[str]) -> bool:
+    """Say whether the name of a column has one of some words in it."""
+    parts = {*re.findall("[A-Za-z]+", name), *re.findall("[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+    return not words.isdisjoint(part.lower() for part in parts)
+
+
+def _read(frame: Any, table: str, roles: Mapping[str, str], names: Names) -> pd.DataFrame:
     """Return some columns of a table under the names of their new roles."""
     import pandas as pd
 
-    columns = read_columns(frame, [str(names[role]) for role in roles], table=table)
+    columns = read_columns(frame, [str(names[table][role]) for role in roles], table=table)
     return pd.DataFrame(
         {
             new: _plain(column.series).reset_index(drop=True)
@@ -233,9 +299,7 @@ def _complete(events: pd.DataFrame, table: str, needed: list[str]) -> None:
             raise InvalidInputError(message)
 
 
-def _pairs_by_encounter(
-    medications: Any, diagnoses: Any, names: Mapping[str, str | None]
-) -> pd.DataFrame:
+def _pairs_by_encounter(medications: Any, diagnoses: Any, names: Names) -> pd.DataFrame:
     """Return a row for each encounter and each pair of codes in it."""
     roles = {"patient": "patient", "encounter": "encounter"}
     drugs = _read(medications, "medications", {**roles, "code": "medication"}, names)
@@ -247,17 +311,19 @@ def _pairs_by_encounter(
         kinds = [table[key].dtype for table in (illnesses, drugs)]
         if _kind(kinds[0]) != _kind(kinds[1]):
             message = (
-                f"The column {names[key]!r} is of type {kinds[0]} in diagnoses and of type "
-                f"{kinds[1]} in medications, so nothing would match. Convert one of them."
+                f"The column {names['diagnoses'][key]!r} is of type {kinds[0]} in diagnoses and "
+                f"{names['medications'][key]!r} of type {kinds[1]} in medications, so nothing "
+                "would match. Convert one of them."
             )
             raise InvalidTypeError(message)
     # A code that is recorded twice in an encounter is one.
     pairs = _known(illnesses).drop_duplicates().merge(_known(drugs).drop_duplicates(), on=keys)
     if len(pairs) == 0:
+        own = [names["medications"][key] for key in keys]
         message = (
             "No encounter of a patient has both a diagnosis and a medication. Check that the "
-            f"columns {names['patient']!r} and {names['encounter']!r} mean the same in both "
-            "tables, or link by reason (link='reason')."
+            f"columns {own} of medications mean the same as those of diagnoses, or link by reason "
+            "(link='reason')."
         )
         raise InvalidInputError(message)
     return pairs
@@ -269,7 +335,7 @@ def _kind(dtype: Any) -> str:
     return {"i": "number", "u": "number", "f": "number", "O": "text", "U": "text"}.get(kind, kind)
 
 
-def _pairs_by_reason(medications: Any, names: Mapping[str, str | None]) -> pd.DataFrame:
+def _pairs_by_reason(medications: Any, names: Names) -> pd.DataFrame:
     """Return a row for each prescription with a reason."""
     roles = {"patient": "patient", "reason": "diagnosis", "code": "medication"}
     drugs = _read(medications, "medications", roles, names)
@@ -277,34 +343,23 @@ def _pairs_by_reason(medications: Any, names: Mapping[str, str | None]) -> pd.Da
     pairs = _known(drugs)
     if len(pairs) == 0:
         message = (
-            f"No medication has a reason: the column {names['reason']!r} is empty. Link by "
-            "encounter instead (link='encounter')."
+            f"No medication has a reason: the column {names['medications']['reason']!r} is empty. "
+            "Link by encounter instead (link='encounter')."
         )
         raise InvalidInputError(message)
     return pairs
 
 
-def _supported(pairs: pd.DataFrame, min_patients: int, max_codes: int | None) -> pd.DataFrame:
-    """Keep the pairs of codes that enough patients have."""
+def _most_frequent(pairs: pd.DataFrame, max_codes: int) -> pd.DataFrame:
+    """Keep the codes of each mode that the pairs of the most patients contain."""
     kept = pairs
-    if max_codes is not None:
-        for mode in _CODES:
-            support = _support(pairs, mode).sort_values(ascending=False, kind="stable")
-            kept = kept[kept[mode].isin(support.index[:max_codes])]
-    n_before = -1
-    # What is left of a code's pairs shrinks with the other mode: until nothing changes.
-    while len(kept) and len(kept) != n_before:
-        n_before = len(kept)
-        for mode in _CODES:
-            support = _support(kept, mode)
-            kept = kept[kept[mode].isin(support.index[support >= min_patients])]
+    for mode in _CODES:
+        support = _support(pairs, mode).sort_values(ascending=False, kind="stable")
+        kept = kept[kept[mode].isin(support.index[:max_codes])]
     if len(kept) == 0:
-        most = {mode: int(_support(pairs, mode).max()) for mode in _CODES}
         message = (
-            f"Nothing is left with min_patients={min_patients} and max_codes={max_codes}: of "
-            f"{len(pairs)} pairs, the most frequent diagnosis is in those of {most['diagnosis']} "
-            f"patients and the most frequent medication in those of {most['medication']}. Lower "
-            "min_patients, or raise max_codes."
+            f"Nothing is left with max_codes={max_codes}: the most frequent diagnoses and "
+            "medications are in no pair together. Raise max_codes."
         )
         raise InvalidInputError(message)
     return kept
@@ -319,7 +374,7 @@ def _support(pairs: pd.DataFrame, mode: str) -> pd.Series[Any]:
 def _described(
     codes: pd.Series[Any],
     sources: list[tuple[Any, str, str, str]],
-    names: Mapping[str, str | None],
+    names: Names,
 ) -> NDArray[Any]:
     """Return the label of each code: its description if any table has one."""
     import pandas as pd
@@ -327,7 +382,7 @@ def _described(
     unique = pd.Index(codes.unique())
     labels = pd.Series(None, index=unique, dtype=object)
     for frame, table, code, description in sources:
-        column = names[description]
+        column = names[table][description]
         absent = column == _COLUMNS[description] and column not in list(frame.columns)
         if column is None or absent:
             continue

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 #: Potentials are of the size of the squared cost between squashed numbers, which is at most one.
 POTENTIALS = saving.array("n1", "n_quantiles", low=-1e9, high=1e9)
+# Products of a feature whose variance is below this part of their squares are constant.
+_FLAT = 1e-12
 #: The constraints of the parameters that every member has.
 COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     **FIT_CONSTRAINTS,
@@ -326,6 +328,28 @@ class QuantileFamily(KruskalResult, Factorization):
         scores = self._features_of_fit.astype(np.float64)
         result: Table = self.factors_[1].astype(np.float64) @ scores.T
         return result
+
+    def _comparable(self) -> KruskalTensor:
+        # The transform of a feature undoes the scale of its loadings. Times its mean slope, the
+        # deviation of what comes out of it over that of the products, they are in the unit of the
+        # data: those of a factorization without transforms if these are straight lines.
+        tensor = super()._comparable()
+        scores = tensor.factors[0].astype(np.float64) * tensor.weights
+        given = tensor.factors[1].astype(np.float64)
+        sizes = given**2 @ (scores**2).mean(axis=0)
+        scores -= scores.mean(axis=0)
+        before = np.sum((given @ (scores.T @ scores / len(scores))) * given, axis=1)
+        varies = before > _FLAT * sizes  # products that are all the same have no slope
+        quantiles, shares = (
+            np.asarray(own, dtype=np.float64) for own in (self.quantiles_, self.quantile_weights_)
+        )
+        middle = np.sum(shares * quantiles, axis=1, keepdims=True)
+        after = np.sum(shares * (quantiles - middle) ** 2, axis=1)
+        slopes = np.sqrt(np.where(varies, after / np.where(varies, before, 1.0), 0.0))
+        loadings = given * slopes[:, None]
+        scale = np.linalg.norm(loadings, axis=0)
+        safe = np.where(scale > 0.0, scale, 1.0)
+        return KruskalTensor(tensor.weights * scale, [tensor.factors[0], loadings / safe])
 
     def _check_restored(self) -> None:
         super()._check_restored()

@@ -19,10 +19,8 @@ from polyad.report.plots import (
     draw_curves,
     draw_patterns,
     leading_components,
-    mode_title,
     plot_components,
     plot_history,
-    visible,
 )
 
 if TYPE_CHECKING:
@@ -32,6 +30,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from polyad.estimators.base import ReportSection
+
+
+# What labels of a component are shown by, beside each other.
+_ORDERS = ("weight", "lift")
 
 
 def write_report(
@@ -103,7 +105,8 @@ def _components(model: Any, top: int, max_components: int) -> dict[str, Any]:
     labelled = [k for k in range(1, len(model.factors_)) if model.labels_[k] is not None]
     return {
         "components": _picture(plot_components(model, top=top, max_components=max_components)),
-        "labelled_modes": [mode_title(model, mode) for mode in labelled],
+        "labelled_modes": [model._mode_title(mode) for mode in labelled],
+        "summary": _summary(model, max_components),
         "tables": list(_component_tables(model, labelled, top, max_components)),
         "n_hidden": len(model.weights_) - max_components,
     }
@@ -119,8 +122,7 @@ def _section(section: ReportSection) -> dict[str, Any]:
         "text": section.text,
         "caption": section.caption,
         "picture": "" if figure is None else _picture(figure),
-        "head": [] if table is None else [str(table.index.name or ""), *map(str, table.columns)],
-        "rows": [] if table is None else [list(map(_written, row)) for row in table.itertuples()],
+        **({"head": [], "rows": []} if table is None else _cells(table)),
     }
 
 
@@ -149,7 +151,7 @@ def _facts(model: Any, X: Any, y: Any) -> list[tuple[str, str]]:
     # What is decomposed may be made of the samples, as spectra are of signals.
     is_tensor = hasattr(model, "factors_")
     shape = [len(own) for own in model.factors_] if is_tensor else model._fitted_shape
-    names = [mode_title(model, mode) for mode in range(len(shape))]
+    names = [f"mode {k}" for k in range(len(shape))] if model.modes_ is None else model.modes_
     sizes = " × ".join(f"{size} ({name})" for size, name in zip(shape, names, strict=True))
     facts = [("tensor" if is_tensor else "data", sizes)]
     if hasattr(model, "history_"):
@@ -176,13 +178,28 @@ def _facts(model: Any, X: Any, y: Any) -> list[tuple[str, str]]:
     return facts
 
 
+def _summary(model: Any, max_components: int) -> dict[str, Any]:
+    """Return the numbers and notes of the components; their labels have tables of their own."""
+    table = model._summary(1).iloc[leading_components(model, max_components)]
+    shown = [name for name in table if not name.startswith(("leading ", "distinctive "))]
+    return _cells(table[shown])
+
+
+def _cells(table: pd.DataFrame) -> dict[str, Any]:
+    """Return a table as the page shows it."""
+    return {
+        "head": [str(table.index.name or ""), *map(str, table.columns)],
+        "rows": [list(map(_written, row)) for row in table.itertuples()],
+    }
+
+
 def _component_tables(
     model: Any, labelled: Sequence[int], top: int, max_components: int
 ) -> Iterator[dict[str, Any]]:
-    """Give the numbers behind the bars, for labelled modes."""
+    """Give the numbers behind the bars, and the distinctive labels, for labelled modes."""
     weights = to_numpy(model.weights_)
     for r in leading_components(model, max_components) if labelled else ():
-        columns = [visible(model.top(r, mode, top)) for mode in labelled]
+        columns = [model.top(r, mode, top, by=by) for mode in labelled for by in _ORDERS]
         longest = max(len(column) for column in columns)
         yield {
             "number": r,

@@ -13,8 +13,6 @@ from polyad.exceptions import InvalidInputError, MissingPackageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pandas as pd
-
     from polyad.estimators.base import Curve, Pattern
     from polyad.estimators.kruskal import KruskalResult
 
@@ -69,7 +67,7 @@ def plot_components(
             _draw_column(panel, model, r, mode, top)
         row[0].set_ylabel(f"component {r}\nweight {weights[r]:.3g}", fontsize=9)
     for panel, mode in zip(panels[0], chosen, strict=True):
-        panel.set_title(shorten(mode_title(model, mode)))
+        panel.set_title(shorten(model._mode_title(mode)))
     return figure
 
 
@@ -168,11 +166,6 @@ def leading_components(model: KruskalResult, max_components: int) -> list[int]:
     return sorted(int(r) for r in largest)
 
 
-def mode_title(model: KruskalResult, mode: int) -> str:
-    """Return the name of a mode, or its number."""
-    return f"mode {mode}" if model.modes_ is None else model.modes_[mode]
-
-
 def _draw_column(panel: Any, model: KruskalResult, component: int, mode: int, top: int) -> None:
     labels = model.labels_[mode]
     if labels is None or labels.dtype.kind in "Mmiuf":
@@ -186,18 +179,12 @@ def _draw_column(panel: Any, model: KruskalResult, component: int, mode: int, to
         panel.axhline(0, color="0.7", linewidth=0.8, zorder=0)
         panel.tick_params(axis="x", labelsize=7)
         return
-    leading = visible(model.top(component, mode, top)).iloc[::-1]
+    leading = model.top(component, mode, top).iloc[::-1]
     values = leading.to_numpy()
     positions = np.arange(len(values))
     panel.barh(positions, values, color=np.where(values < 0, _NEGATIVE, _POSITIVE))
     panel.set_yticks(positions, [shorten(str(label)) for label in leading.index], fontsize=7)
     panel.axvline(0, color="0.7", linewidth=0.8)
-
-
-def visible(leading: pd.Series) -> pd.Series:
-    """Leave out entries that would be too small to see beside the largest."""
-    size = leading.abs()
-    return leading[size > 1e-3 * size.max()] if len(leading) else leading
 
 
 def shorten(text: str, width: int = 34) -> str:

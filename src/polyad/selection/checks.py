@@ -44,12 +44,15 @@ def read_methods(method: str | Sequence[str]) -> tuple[str, ...]:
     return methods
 
 
-def read_ranks(ranks: Iterable[int]) -> list[int]:
+def read_ranks(ranks: Iterable[int] | str) -> list[int]:
     """Return the numbers of components to try, sorted, each once."""
+    if isinstance(ranks, str):
+        message = f"ranks={ranks!r} has no meaning; give 'auto', or numbers such as range(1, 6)."
+        raise InvalidInputError(message)
     try:
         given = list(ranks)
     except TypeError as error:
-        message = f"ranks={ranks!r} is not a list of numbers; give for example range(1, 6)."
+        message = f"ranks={ranks!r} is not a list of numbers; give range(1, 6), or 'auto'."
         raise InvalidTypeError(message) from error
     if not given:
         message = "ranks is empty; give the numbers of components to try, for example range(1, 6)."
@@ -205,6 +208,17 @@ def _without_zeros(data: coo_array[Any, Any]) -> coo_array[Any, Any]:
         return data
     coords = tuple(row[kept] for row in data.coords)
     return canonicalize(coo_array((data.data[kept], coords), shape=data.shape))
+
+
+def largest_rank(
+    estimator: Any, shape: tuple[int, ...], methods: Sequence[str], subsample: float
+) -> int:
+    """Return the largest number of components that can be tried."""
+    if estimator._scores_samples:
+        return shape[0]
+    n_samples = subsample_size(shape[0], subsample) if "stability" in methods else shape[0]
+    sizes = (n_samples, *shape[1:])
+    return math.prod(sizes) // max(sizes)
 
 
 def _check_ranks(ranks: Sequence[int], shape: tuple[int, ...]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from polyad.exceptions import InvalidInputError, MissingPackageError
+from polyad.selection.reasons import reasons
 from polyad.tensor.alignment import factor_match_score
 
 if TYPE_CHECKING:
@@ -59,6 +60,12 @@ class RankSelection:
         The percentage that ``'core_consistency'`` asks for.
     n_unconverged : int
         How many fits did not converge.
+    advice : str
+        What to do about losses that are too large, for the estimator that was asked about.
+    loss_limit : float
+        The loss of held-out entries above which no model of this kind is right.
+    is_complete : bool
+        Whether there are no larger ranks to try.
     """
 
     methods: tuple[str, ...]
@@ -67,6 +74,9 @@ class RankSelection:
     min_match: float
     min_consistency: float
     n_unconverged: int
+    advice: str = ""
+    loss_limit: float = math.inf
+    is_complete: bool = False
 
     @property
     def best_ranks(self) -> dict[str, int | None]:
@@ -82,6 +92,11 @@ class RankSelection:
     def best_rank(self) -> int | None:
         """The choice of the first method."""
         return self.best_ranks[self.methods[0]]
+
+    @property
+    def reason(self) -> str:
+        """Why these ranks were chosen, in words, and what speaks against relying on them."""
+        return "\n".join(reasons(self))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the single numbers as a long table: rank, measure, repeat and value.
@@ -170,7 +185,7 @@ class RankSelection:
             for method, rank in self.best_ranks.items()
         )
         table = self.table.to_string(float_format="{:.4g}".format)
-        return f"RankSelection(best rank by {chosen})\n{table}"
+        return f"RankSelection(best rank by {chosen})\n{self.reason}\n{table}"
 
 
 def summarize(

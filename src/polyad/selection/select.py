@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
+from polyad.core.arrays import to_numpy
 from polyad.core.threads import resolve_n_jobs
 from polyad.data.validation import check_seed
+from polyad.exceptions import InvalidInputError
 from polyad.selection.checks import (
     check_data,
     check_shares,
     check_sizes,
     check_thresholds,
+    largest_rank,
     read_classes,
     read_estimator,
     read_methods,
@@ -22,18 +27,19 @@ from polyad.selection.checks import (
 )
 from polyad.selection.holdout import HoldoutOptions
 from polyad.selection.result import RankSelection, summarize
-from polyad.selection.tasks import Plan, Task, run_tasks
+from polyad.selection.tasks import Plan, Runner, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    import numpy as np
-
+    from polyad.data.readers import TensorInput
     from polyad.data.validation import Missing
     from polyad.estimators.base import PolyadEstimator
     from polyad.selection.result import Method
     from polyad.selection.tasks import Kind, Outcome
 
+# A search goes on at least so far, and ends where neighbours differ by one or by this part.
+_AT_LEAST, _FINENESS = 4, 8
 # The fits that each method needs. Those that two methods share are made once.
 _FITS: dict[str, tuple[Kind, ...]] = {
     "heldout": ("heldout",),
@@ -45,7 +51,7 @@ _FITS: dict[str, tuple[Kind, ...]] = {
 def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_validate)
     estimator: PolyadEstimator,
     X: Any,
-    ranks: Iterable[int],
+    ranks: Iterable[int] | Literal["auto"] = "auto",
     *,
     y: Any = None,
     method: Method | Sequence[Method] = "heldout",
@@ -89,8 +95,9 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
         the numbers are less disturbed by local minima.
     X : tensor-like of shape (n_samples, n_1, ...)
         The data. Labels and names of modes count as in a fit, also for a part of the samples.
-    ranks : iterable of int
-        The numbers of components to try.
+    ranks : iterable of int or 'auto', default='auto'
+        The numbers of components to try. ``'auto'`` tries 1, 2, 4 and so on, twice as many each
+        time, as long as the best is the largest, and then those around the best, to an eighth.
     y : array-like of shape (n_samples,), default=None
         The labels of the samples, for an estimator that learns from them. They are never hidden:
         the loss is that of the entries of ``X``. A Series is matched by label as in ``fit``.
@@ -115,12 +122,14 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
         How many fits run at once; None means one. Each then uses a single thread. Numbers do not
         depend on it. Fits run in threads; ``joblib.parallel_config`` chooses another backend.
     verbose : int, default=0
-        1 shows a progress bar.
+        1 tells how many fits there will be and, after the first, how long they will take, and
+        shows a progress bar. The logger ``polyad`` is told the same at level INFO.
 
     Returns
     -------
     RankSelection
-        With ``best_rank``, ``best_ranks``, ``table``, ``plot()`` and ``to_frame()``.
+        With ``best_rank``, ``best_ranks``, ``reason`` (the decision in words: look for warnings
+        there), ``table``, ``plot()`` and ``to_frame()``.
 
     Notes
     -----
@@ -172,7 +181,8 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     check_thresholds(min_match=min_match, min_consistency=min_consistency)
     check_sizes(n_repeats=n_repeats, zeros_per_entry=zeros_per_entry)
     prepared = read_estimator(estimator)
-    tried = read_ranks(ranks)
+    is_auto = isinstance(ranks, str) and ranks == "auto"
+    tried = [1] if is_auto else read_ranks(ranks)
     given = check_data(prepared, X, tried, methods, subsample)
     classes = read_classes(y, given)
     missing: Missing = getattr(prepared, "missing", "zero")
@@ -181,22 +191,85 @@ def select_rank(  # noqa: PLR0913  (options by keyword, as scikit-learn's cross_
     check_seed(random_state)
     resolve_n_jobs(n_jobs)  # refuses what is no number of jobs
     seed = int(check_random_state(random_state).randint(2**31 - 1))
-    # Kinds in a fixed order; large ranks first, because they take longest.
     kinds = list(dict.fromkeys(kind for name in methods for kind in _FITS[name]))
-    tasks = [
-        Task(kind, rank, repeat, seed)
-        for kind in kinds
-        for rank in sorted(tried, reverse=True)
-        for repeat in range(n_repeats)
-    ]
-    outcomes = run_tasks(tasks, plan, n_jobs=n_jobs, verbose=verbose)
-    n_unconverged = _report_endings(outcomes)
-    table, values = summarize(outcomes, tried, methods)
-    return RankSelection(methods, table, values, min_match, min_consistency, n_unconverged)
+    runner = Runner(plan, n_jobs=n_jobs, verbose=verbose)
+
+    def outcomes_of(ranks: Sequence[int]) -> list[Outcome]:
+        # Kinds in a fixed order; large ranks first, because they take longest.
+        order = sorted(ranks, reverse=True)
+        tasks = [Task(kind, r, k, seed) for kind in kinds for r in order for k in range(n_repeats)]
+        return runner.run(tasks)
+
+    def selection(outcomes: Sequence[Outcome], *, is_complete: bool = False) -> RankSelection:
+        table, values = summarize(outcomes, sorted({o.task.rank for o in outcomes}), methods)
+        return RankSelection(
+            *(methods, table, values, min_match, min_consistency),
+            n_unconverged=sum(outcome.ending != "converged" for outcome in outcomes),
+            advice=getattr(prepared, "_heldout_advice", ""),
+            loss_limit=_loss_limit(prepared, given),
+            is_complete=is_complete,
+        )
+
+    if is_auto:
+        limit = largest_rank(prepared, given.shape, methods, subsample)
+        outcomes, is_complete = _search(outcomes_of, selection, limit)
+    else:
+        outcomes, is_complete = outcomes_of(tried), False
+    _report_endings(outcomes)
+    return selection(outcomes, is_complete=is_complete)
 
 
-def _report_endings(outcomes: Sequence[Outcome]) -> int:
-    """Warn once of all fits that did not converge, and return their number."""
+def _search(
+    outcomes_of: Callable[[Sequence[int]], list[Outcome]],
+    selection: Callable[[Sequence[Outcome]], RankSelection],
+    limit: int,
+) -> tuple[list[Outcome], bool]:
+    """Try ranks until the best is not the edge of what was tried; say whether none is larger.
+
+    Twice as many each time, because what is beyond the best costs little more than all before;
+    then halfway to the neighbours of the best.
+    """
+    outcomes: list[Outcome] = []
+    tried: list[int] = []
+    best: int | None = None
+    while not tried or (tried[-1] < limit and (tried[-1] < _AT_LEAST or best == tried[-1])):
+        rank = min(2 * tried[-1], limit) if tried else 1
+        try:
+            outcomes += outcomes_of([rank])
+        except InvalidInputError:
+            # An estimator may take fewer components than a tensor of this shape can have.
+            if not tried:
+                raise
+            limit = tried[-1]
+            break
+        tried.append(rank)
+        best = selection(outcomes).best_rank
+    is_complete = best == limit
+    while best is not None:
+        place = tried.index(best)
+        around = zip(tried[max(place - 1, 0) : place + 1], tried[place : place + 2], strict=False)
+        halfway = {(a + b) // 2 for a, b in around if b - a > max(1, best // _FINENESS)}
+        if not halfway - set(tried):
+            break
+        new = sorted(halfway - set(tried))
+        outcomes += outcomes_of(new)
+        tried = sorted([*tried, *new])
+        best = selection(outcomes).best_rank
+    return outcomes, is_complete
+
+
+def _loss_limit(estimator: Any, given: TensorInput) -> float:
+    """Return the loss above which no model is right, which is known for counts."""
+    limit: float = getattr(estimator, "_heldout_limit", math.inf)
+    if not math.isfinite(limit):
+        return math.inf
+    entries = given.data.data if given.is_sparse else to_numpy(given.data)
+    known = entries[np.isfinite(entries)]
+    return limit if bool((known == np.round(known)).all()) else math.inf
+
+
+def _report_endings(outcomes: Sequence[Outcome]) -> None:
+    """Warn once of all fits that did not converge."""
     endings = [outcome.ending for outcome in outcomes if outcome.ending != "converged"]
     if endings:
         counts = ", ".join(f"{name}: {endings.count(name)}" for name in sorted(set(endings)))
@@ -209,4 +282,3 @@ def _report_endings(outcomes: Sequence[Outcome]) -> int:
             ConvergenceWarning,
             stacklevel=3,
         )
-    return len(endings)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+import time
 import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
     from polyad.data.readers import TensorInput
     from polyad.estimators.kruskal import KruskalResult
+
+logger = logging.getLogger("polyad")
 
 Kind = Literal["heldout", "start", "subsample"]
 _KINDS: tuple[Kind, ...] = ("heldout", "start", "subsample")
@@ -80,33 +85,65 @@ class Outcome:
     ending: str = "converged"
 
 
-def run_tasks(
-    tasks: Sequence[Task], plan: Plan, *, n_jobs: int | None, verbose: int
-) -> list[Outcome]:
-    """Run every fit and return the outcomes in the order of the tasks.
+class Runner:
+    """Runs fits, some at a time, and tells what all of them will cost.
 
     They run in threads unless a joblib backend is chosen: kernels release the interpreter lock, and
     threads share the data.
     """
-    workers = None if n_jobs is None else min(n_jobs, len(tasks))
-    parallel = Parallel(n_jobs=workers, prefer="threads", return_as="generator")
-    is_serial = parallel._effective_n_jobs() == 1
-    if not is_serial and "n_jobs" in plan.estimator.get_params(deep=False):
-        plan.estimator.set_params(n_jobs=1)
-    outcomes = []
-    # Fits in several threads each hold the linear algebra library to one thread and let it go
-    # afterwards, which would free it for the others: it is held here until all are done.
-    with (
-        thread_limit(None if is_serial else 1),
-        warnings.catch_warnings(),
-        _progress(len(tasks), verbose) as bar,
-    ):
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        for outcome in parallel(delayed(run_task)(task, plan) for task in tasks):
-            outcomes.append(outcome)
-            bar.set_postfix_str(f"rank {outcome.task.rank}", refresh=False)
-            bar.update()
-    return outcomes
+
+    def __init__(self, plan: Plan, *, n_jobs: int | None, verbose: int) -> None:
+        self._plan, self._n_jobs, self._verbose = plan, n_jobs, verbose
+        workers = Parallel(n_jobs=n_jobs, prefer="threads")._effective_n_jobs()
+        self._n_workers = int(workers)
+        if workers > 1 and "n_jobs" in plan.estimator.get_params(deep=False):
+            plan.estimator.set_params(n_jobs=1)
+
+    def run(self, tasks: Sequence[Task]) -> list[Outcome]:
+        """Run every fit and return the outcomes in the order of the tasks."""
+        # The smallest tells the time of the others.
+        first = min(range(len(tasks)), key=lambda k: (tasks[k].rank, tasks[k].repeat, k))
+        order = [first, *(k for k in range(len(tasks)) if k != first)]
+        ranks = sorted({task.rank for task in tasks})
+        self._tell(f"{len(tasks)} fits of rank {', '.join(map(str, ranks))}")
+        is_serial = self._n_workers == 1
+        found: dict[int, Outcome] = {}
+        # Fits in several threads each hold the linear algebra library to one thread and let it go
+        # afterwards, which would free it for the others: it is held here until all are done.
+        with (
+            thread_limit(None if is_serial else 1),
+            warnings.catch_warnings(),
+            _progress(len(tasks), self._verbose) as bar,
+        ):
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            for some in (order[:1], order[1:]):
+                workers = None if self._n_jobs is None else min(self._n_jobs, len(tasks))
+                parallel = Parallel(n_jobs=workers, prefer="threads", return_as="generator")
+                start = time.perf_counter()
+                made = parallel(delayed(run_task)(tasks[k], self._plan) for k in some)
+                for k, outcome in zip(some, made, strict=True):
+                    found[k] = outcome
+                    bar.set_postfix_str(f"rank {outcome.task.rank}", refresh=False)
+                    bar.update()
+                if some == order[:1] and len(order) > 1:
+                    self._estimate(tasks, tasks[first], time.perf_counter() - start)
+        return [found[k] for k in range(len(tasks))]
+
+    def _estimate(self, tasks: Sequence[Task], first: Task, seconds: float) -> None:
+        """Tell how long all fits will take, by the first one: their time grows with the rank."""
+        work = (sum(task.rank for task in tasks) - first.rank) / first.rank
+        rest = seconds * max(work / self._n_workers, 1.0)
+        self._tell(
+            f"the first, of rank {first.rank}, took {seconds:.2g} s: the rest will take about "
+            f"{rest:.2g} s, {self._n_workers} at a time, if that grows with the rank"
+        )
+
+    def _tell(self, text: str) -> None:
+        logger.info("select_rank: %s", text)
+        if self._verbose > 0:
+            from tqdm.auto import tqdm
+
+            tqdm.write(f"select_rank: {text}.", file=sys.stderr)
 
 
 def _progress(total: int, verbose: int) -> Any:

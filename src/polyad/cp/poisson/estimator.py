@@ -122,6 +122,13 @@ class PoissonCP(CPFamily):
         "inner_iter": [Interval(Integral, 1, None, closed="left")],
     }
 
+    # The mean deviance of a Poisson count is at most 1.17, at a mean of 1.35.
+    _heldout_limit: ClassVar[float] = 1.5
+    _heldout_advice: ClassVar[str] = (
+        "Counts that vary more than those of a Poisson model do that: try "
+        "GeneralizedCP(loss='negative-binomial'), logarithms (entries='log') or presence."
+    )
+
     def __init__(
         self,
         n_components: int = 2,
