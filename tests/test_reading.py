@@ -1,6 +1,7 @@
 """What people read from components: the summary, leading and distinctive labels."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -127,6 +128,8 @@ def test_a_saved_model_has_the_same_summary(tmp_path):
     model.save(tmp_path / "model.polyad")
     loaded = polyad.load(tmp_path / "model.polyad")
     pd.testing.assert_frame_equal(loaded.summary(), model.summary())
+    old = polyad.load(Path(__file__).parent / "stored" / "model-v1.polyad")
+    assert np.isfinite(old._summary(3).select_dtypes("number").to_numpy()).all()
     alike = CP(2, random_state=0).fit(torch.from_numpy(X.data))
     named = CP(2, random_state=0).fit(X).summary()
     np.testing.assert_allclose(alike.summary()["share"], named["share"])
@@ -157,10 +160,19 @@ def test_loadings_of_quantile_models_are_read_in_the_unit_of_the_data():
     assert 3 not in model.top(0, 1).index
 
 
+def test_features_below_rounding_are_zero():
+    model = random_model(signed=False)
+    rows = np.array([[1.0, 3e-46, -1e-15], [3e-46, 1e-50, 0.0]])
+    np.testing.assert_array_equal(
+        model._named(rows, None), [[1.0, 0.0, -1e-15], [3e-46, 1e-50, 0.0]]
+    )
+
+
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
         (lambda m: m.top(0, "drug", by="size"), "by='size' has no meaning; give 'weight' or"),
+        (lambda m: m.top(0, "drug", by=np.ones(2)), "has no meaning"),
         (lambda m: m.summary(0), "k=0 is not a number of labels"),
         (lambda m: m.summary("all"), "k='all' is not a number"),
     ],
