@@ -359,7 +359,7 @@ class LabelledTensor:
     ) -> LabelledTensor:
         """Reorder, extend and cut modes so that they have exactly the given labels.
 
-        This brings new samples to a fitted model.
+        ``model.align(tensor)`` does this for all modes of a fitted model, with one message.
 
         Parameters
         ----------
