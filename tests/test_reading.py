@@ -1,5 +1,6 @@
 """What people read from components: the summary, leading and distinctive labels."""
 
+import os
 import warnings
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 
 import polyad
-from polyad import CP, QMF, LabelledTensor, NonnegativeCP
+from polyad import CP, QMF, LabelledTensor, NonnegativeCP, PoissonCP
 from polyad.exceptions import DataWarning, InvalidInputError
+from polyad.io import tensor_from_events
 
+DATA = Path(os.environ.get("POLYAD_DATA", ""), "ehr")
 MODES = ["patient", "diagnosis", "drug"]
 DRUGS = ["aspirin", "codeine", "inhaler", "statin", "triptan"]
 
@@ -166,6 +169,27 @@ def test_features_below_rounding_are_zero():
     np.testing.assert_array_equal(
         model._named(rows, None), [[1.0, 0.0, -1e-15], [3e-46, 1e-50, 0.0]]
     )
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="POLYAD_DATA has no health records")
+def test_lifts_of_health_records_are_over_the_frequencies_of_the_data():
+    """A Poisson model has the sums of the data, so that its shares of labels are those there."""
+    medications, diagnoses = (
+        pd.read_csv(DATA / f"synthea2017_{name}.csv.gz") for name in ("medications", "conditions")
+    )
+    X = tensor_from_events(medications, diagnoses, min_patients=20)
+    model = PoissonCP(4, tol=1e-3, random_state=0).fit(X)
+    drugs = X.to_frame().groupby("medication", observed=True)["value"].sum()
+    for r in range(4):
+        lift = model.top(r, "medication", by="lift")
+        entries = model.factor_table("medication")[f"component {r}"]
+        expected = (entries / entries.sum())[lift.index] / (drugs / drugs.sum())[lift.index]
+        np.testing.assert_allclose(lift, expected, rtol=0.02)
+    table = model.summary()
+    assert table["share"].sum() == pytest.approx(1.0, abs=2e-3)
+    assert (table["effective medication"] < 20).all()
+    with pytest.raises(InvalidInputError, match="look swapped"):
+        tensor_from_events(diagnoses, medications)
 
 
 @pytest.mark.parametrize(
