@@ -100,6 +100,9 @@ def test_labels_change_no_number_and_come_back(name):
         for mode, labels in zip(X.modes, X.labels, strict=True):
             assert model.factor_table(mode).index.tolist() == list(labels)
         assert set(model.top(0, "thing", 2).index) <= set(X.labels[1])
+        numbers = model._summary(2).select_dtypes("number")
+        assert np.isfinite(numbers.to_numpy()).all()
+        assert numbers["share"].sum() == pytest.approx(1.0, abs=0.01)
     table = copy(model).set_output(transform="pandas").transform(X)
     assert table.index.tolist() == list(X.labels[0])
 

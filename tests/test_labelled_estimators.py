@@ -230,6 +230,18 @@ def test_align_is_silent_where_all_is_known(model):
     np.testing.assert_array_equal(model.align(turned).to_dense(), aligned.to_dense())
 
 
+def test_align_takes_numbers_for_positions_where_the_model_has_no_labels():
+    X = LabelledTensor(events(table()).data, modes=MODES, labels={"diagnosis": DIAGNOSES})
+    model = CP(2, random_state=0).fit(X)
+    frame = pd.DataFrame({"patient": ["new"], "diagnosis": ["asthma"], "drug": [3]})
+    aligned = model.align(frame)
+    assert aligned.shape == (1, 4, 5)
+    assert aligned.to_dense()[0, 1, 3] == 1.0
+    assert model.transform(aligned).shape == (1, 2)
+    with pytest.warns(UnknownLabelWarning, match="1 of 2 labels of mode 'drug'.*: 7"):
+        model.align(pd.concat([frame, frame.assign(drug=7)]))
+
+
 def test_align_refuses_what_it_cannot_bring(model):
     codes = table(2).assign(drug=7)
     with pytest.raises(InvalidInputError, match=r"Nothing.*'drug'.*of type int64 where the model"):

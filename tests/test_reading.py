@@ -1,6 +1,8 @@
 """What people read from components: the summary, leading and distinctive labels."""
 
+import os
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,9 +10,11 @@ import pytest
 import torch
 
 import polyad
-from polyad import CP, QMF, LabelledTensor, NonnegativeCP
+from polyad import CP, QMF, LabelledTensor, NonnegativeCP, PoissonCP
 from polyad.exceptions import DataWarning, InvalidInputError
+from polyad.io import tensor_from_events
 
+DATA = Path(os.environ.get("POLYAD_DATA", ""), "ehr")
 MODES = ["patient", "diagnosis", "drug"]
 DRUGS = ["aspirin", "codeine", "inhaler", "statin", "triptan"]
 
@@ -127,6 +131,8 @@ def test_a_saved_model_has_the_same_summary(tmp_path):
     model.save(tmp_path / "model.polyad")
     loaded = polyad.load(tmp_path / "model.polyad")
     pd.testing.assert_frame_equal(loaded.summary(), model.summary())
+    old = polyad.load(Path(__file__).parent / "stored" / "model-v1.polyad")
+    assert np.isfinite(old._summary(3).select_dtypes("number").to_numpy()).all()
     alike = CP(2, random_state=0).fit(torch.from_numpy(X.data))
     named = CP(2, random_state=0).fit(X).summary()
     np.testing.assert_allclose(alike.summary()["share"], named["share"])
@@ -157,10 +163,40 @@ def test_loadings_of_quantile_models_are_read_in_the_unit_of_the_data():
     assert 3 not in model.top(0, 1).index
 
 
+def test_features_below_rounding_are_zero():
+    model = random_model(signed=False)
+    rows = np.array([[1.0, 3e-46, -1e-15], [3e-46, 1e-50, 0.0]])
+    np.testing.assert_array_equal(
+        model._named(rows, None), [[1.0, 0.0, -1e-15], [3e-46, 1e-50, 0.0]]
+    )
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="POLYAD_DATA has no health records")
+def test_lifts_of_health_records_are_over_the_frequencies_of_the_data():
+    """A Poisson model has the sums of the data, so that its shares of labels are those there."""
+    medications, diagnoses = (
+        pd.read_csv(DATA / f"synthea2017_{name}.csv.gz") for name in ("medications", "conditions")
+    )
+    X = tensor_from_events(medications, diagnoses, min_patients=20)
+    model = PoissonCP(4, tol=1e-3, random_state=0).fit(X)
+    drugs = X.to_frame().groupby("medication", observed=True)["value"].sum()
+    for r in range(4):
+        lift = model.top(r, "medication", by="lift")
+        entries = model.factor_table("medication")[f"component {r}"]
+        expected = (entries / entries.sum())[lift.index] / (drugs / drugs.sum())[lift.index]
+        np.testing.assert_allclose(lift, expected, rtol=0.02)
+    table = model.summary()
+    assert table["share"].sum() == pytest.approx(1.0, abs=2e-3)
+    assert (table["effective medication"] < 20).all()
+    with pytest.raises(InvalidInputError, match="look swapped"):
+        tensor_from_events(diagnoses, medications)
+
+
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
         (lambda m: m.top(0, "drug", by="size"), "by='size' has no meaning; give 'weight' or"),
+        (lambda m: m.top(0, "drug", by=np.ones(2)), "has no meaning"),
         (lambda m: m.summary(0), "k=0 is not a number of labels"),
         (lambda m: m.summary("all"), "k='all' is not a number"),
     ],

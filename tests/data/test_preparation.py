@@ -40,6 +40,9 @@ def test_entries_and_totals():
     for (entries, total), wanted in expected.items():
         _, found = dense(frame, entries=entries, sample_total=total)
         np.testing.assert_allclose(found, wanted, rtol=1e-14)
+    huge = frame.assign(x=1e308)
+    _, found = dense(huge.drop_duplicates(), value="x", sample_total=1.0)
+    np.testing.assert_allclose(found, expected["presence", 1.0], rtol=1e-14)
     single = LabelledTensor.from_frame(frame, modes=MODES, entries="log", dtype=np.float32)
     assert single.dtype == np.float32
 
@@ -114,6 +117,7 @@ def test_stored_zeros_are_not_there():
             "names 'drug', whose labels are given",
         ),
         ({"min_samples": 13}, InvalidInputError, "left with min_samples=13: of 12 samples"),
+        ({"labels": [[1, 2], None, None]}, InvalidTypeError, "labels is a list; give a dict"),
         ({"max_samples": 1}, InvalidInputError, "left with max_samples=1: .*'diagnosis' are each"),
     ],
 )

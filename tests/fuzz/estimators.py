@@ -316,7 +316,8 @@ def tables(fitted: Fitted) -> None:
         finite(np.asarray(model.components_), "components_")
         for mode, factor in enumerate(model.factors_):
             demand(model.factor_table(mode).shape == factor.shape, "factor_table")
-        repr(model), model.top(0, 1, 3), model.history_.to_frame()
+        repr(model), model.top(0, 1, 3, by="lift"), model.history_.to_frame()
+        finite(model._summary(3).select_dtypes("number").to_numpy(), "summary")
 
 
 def ways_to_miss(fitted: Fitted) -> None:

@@ -189,7 +189,7 @@ def ranks(rng: Rng, call: Call) -> None:
         **{"method": pick(rng, methods), "heldout_share": pick(rng, (0.1, 0.9)), "n_repeats": 2},
     )
     demand(found.best_rank in (1, 2, None), f"best_rank={found.best_rank}")
-    found.to_frame()
+    found.to_frame(), found.reason
 
 
 def frames(rng: Rng, call: Call) -> None:
@@ -201,6 +201,9 @@ def frames(rng: Rng, call: Call) -> None:
     modes = pick(rng, (["who", "what"], ["who", "what", "when"], ["when", "who"]))
     given = {"value": pick(rng, ("value", "value", None)), "dtype": pick(rng, (None, "float32"))}
     given["duplicates"] = pick(rng, ("sum", "sum", "count", "error"))
+    given["entries"] = pick(rng, ("sum", "sum", "presence", "log"))
+    given["sample_total"] = pick(rng, (None, None, 1))
+    given["min_samples"] = pick(rng, (None, None, 2, {modes[1]: 0.5}))
     tensor = call(LabelledTensor.from_frame, frame=frame, modes=modes, **given)
     with promised("table and back"):
         again = LabelledTensor.from_frame(tensor.to_frame(unused=True), modes=modes, value="value")
@@ -222,9 +225,9 @@ def events(rng: Rng, call: Call) -> None:
     found = call(
         *(io.tensor_from_events,),
         **{"medications": table("R", "C"), "diagnoses": table("J", "I"), "columns": None},
-        **{"link": pick(rng, ("encounter", "reason")), "binary": chance(rng, 0.3)},
-        **{"min_patients": pick(rng, (1, 1, 2)), "max_codes": pick(rng, (None, 1))},
-        patients=pick(rng, (None, None, [0, 1, 9])),
+        **{"link": pick(rng, ("encounter", "reason")), "entries": pick(rng, ("sum", "presence"))},
+        **{"min_patients": pick(rng, (None, 2, 0.5)), "max_codes": pick(rng, (None, 1))},
+        **{"max_patients": pick(rng, (None, 3)), "patients": pick(rng, (None, None, [0, 1, 9]))},
     )
     demand((found.data.data >= 1).all(), "counts below one")
 

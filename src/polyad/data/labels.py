@@ -229,6 +229,12 @@ class LabelledTensor:
         are read with the same, and with the labels of the model.
         """
         known = {} if labels is None else labels
+        if not isinstance(known, Mapping):
+            message = (
+                f"labels is a {type(labels).__name__}; give a dict of the name of a mode to its "
+                "labels, such as {'drug': model.labels_[2]}."
+            )
+            raise InvalidTypeError(message)
         limits = (min_samples, max_samples)
         preparation = read_preparation(
             *(entries, sample_total, limits), modes=as_mode_names(modes), known=set(known)
@@ -353,7 +359,7 @@ class LabelledTensor:
     ) -> LabelledTensor:
         """Reorder, extend and cut modes so that they have exactly the given labels.
 
-        This brings new samples to a fitted model.
+        ``model.align(tensor)`` does this for all modes of a fitted model, with one message.
 
         Parameters
         ----------

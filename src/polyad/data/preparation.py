@@ -66,9 +66,12 @@ class Preparation:
         wide = values.astype(np.float64)
         if self.sample_total is not None:
             samples = data.coords[0]
+            # Divided by the largest of a sample first: sums near the limits would overflow.
+            largest = np.zeros(data.shape[0])
+            np.maximum.at(largest, samples, wide)
+            wide = wide / np.where(largest > 0, largest, 1.0)[samples]
             totals = np.bincount(samples, weights=wide, minlength=data.shape[0])
-            totals[totals == 0] = 1.0
-            wide = wide / totals[samples] * self.sample_total
+            wide = wide / np.where(totals > 0, totals, 1.0)[samples] * self.sample_total
         if self.entries == "log":
             wide = np.log1p(wide)
         with np.errstate(over="ignore"):
@@ -151,7 +154,7 @@ def read_preparation(
     least, most = (
         _by_mode(limit, word, modes, known) for limit, word in zip(limits, words, strict=True)
     )
-    given = [f"{word}={limit!r}" for word, limit in zip(words, limits, strict=True) if limit]
+    given = [f"{word}={limit}" for word, limit in zip(words, limits, strict=True) if limit]
     asked = " and ".join(given)
     return Preparation(entries, sample_total, least, most, modes[0] in known, asked, modes)
 

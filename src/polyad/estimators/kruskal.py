@@ -50,8 +50,8 @@ class KruskalResult(PolyadEstimator):
     #: where it is larger or grows with the rank.
     _heldout_limit: ClassVar[float] = math.inf
     _heldout_advice: ClassVar[str] = (
-        "A few large entries may decide it: try logarithms of the entries, a ridge, or "
-        "GeneralizedCP(loss='huber')."
+        "Larger models follow noise, or a few large entries: try logarithms of the entries, a "
+        "ridge, or GeneralizedCP(loss='huber')."
     )
 
     factors_: list[Array]
@@ -180,17 +180,17 @@ class KruskalResult(PolyadEstimator):
             raise InvalidInputError(message)
         name = components.names(n_components)[component]
         factor = tensor.factors[number]
+        if not isinstance(by, str) or by not in ("weight", "lift"):
+            message = f"by={by!r} has no meaning; give 'weight' or 'lift'."
+            raise InvalidInputError(message)
         if by == "weight":
             column = factor[:, component]
             order = components.by_weight(column)[:k]
-        elif by == "lift":
+        else:
             shares = components.label_shares(factor)
             column = components.lifts(shares, components.mass_shares(*tensor))[:, component]
             order = components.by_lift(shares[:, component], column)[:k]
             name = f"lift in {name}"
-        else:
-            message = f"by={by!r} has no meaning; give 'weight' or 'lift'."
-            raise InvalidInputError(message)
         return pd.Series(column[order], index=self._index_of(number)[order], name=name)
 
     def summary(self, k: int = 3) -> pd.DataFrame:
@@ -271,9 +271,12 @@ class KruskalResult(PolyadEstimator):
             before the fit, such as a logarithm, has to be done to them too.
         """
         check_is_fitted(self)
-        modes = self._known_modes
+        modes, known = self._known_modes, self._known_labels
         if modes is not None and set(modes) <= set(getattr(new, "columns", ())):
             new = LabelledTensor.from_frame(new, modes=modes, value=value)
+            # The labels of a mode that the model has none for are positions.
+            sizes = zip(known, self._fitted_shape, strict=True)
+            known = [np.arange(size) if own is None else own for own, size in sizes]
         elif value is not None:
             message = (
                 f"value={value!r} is for a long table with the columns {modes}; new is a "
@@ -284,7 +287,7 @@ class KruskalResult(PolyadEstimator):
         if hasattr(new, "columns") and given.modes != modes:
             given = dataclasses.replace(given, modes=None)
         self._check_order(given)
-        return align_to(self._in_the_order_of_the_model(given), self._known_labels, modes)
+        return align_to(self._in_the_order_of_the_model(given), known, modes)
 
     def _mode_number(self, mode: int | str) -> int:
         check_is_fitted(self)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from polyad.estimators.base import ReportSection
 
 
-# What labels of a component are shown by, beside each other.
-_ORDERS = ("weight", "lift")
+# What labels of a component are shown by, beside each other, with so many digits.
+_ORDERS = {"weight": 3, "lift": 1}
 
 
 def write_report(
@@ -199,18 +199,21 @@ def _component_tables(
     """Give the numbers behind the bars, and the distinctive labels, for labelled modes."""
     weights = to_numpy(model.weights_)
     for r in leading_components(model, max_components) if labelled else ():
-        columns = [model.top(r, mode, top, by=by) for mode in labelled for by in _ORDERS]
-        longest = max(len(column) for column in columns)
+        orders = [(mode, by, n) for mode in labelled for by, n in _ORDERS.items()]
+        columns = [(model.top(r, mode, top, by=by), n) for mode, by, n in orders]
+        longest = max(len(column) for column, _ in columns)
         yield {
             "number": r,
             "weight": f"{weights[r]:.4g}",
-            "rows": [[_cell(column, row) for column in columns] for row in range(longest)],
+            "rows": [[_cell(own, row, n) for own, n in columns] for row in range(longest)],
         }
 
 
-def _cell(column: pd.Series, row: int) -> tuple[str, str]:
+def _cell(column: pd.Series, row: int, digits: int) -> tuple[str, str]:
     """Return a label and its number, both empty below the end of the column."""
-    return (str(column.index[row]), f"{column.iloc[row]:.3f}") if row < len(column) else ("", "")
+    if row >= len(column):
+        return "", ""
+    return str(column.index[row]), f"{column.iloc[row]:.{digits}f}"
 
 
 def _shown(value: Any) -> str:
