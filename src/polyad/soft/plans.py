@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyad.exceptions import NumericalError, TransportWarning, warn_user
+from polyad.soft.robust import RobustlySquashed, squash_robustly
 from polyad.transport.rows import Gradients, RowTransport, SinkhornPlan, SolvedPlan
 from polyad.transport.rows.costs import check_order, check_slope
 
@@ -144,7 +145,7 @@ class SoftPlan:
     a: Table
     b: Table
     totals: tuple[Table, Table]
-    squashed: Squashed | None
+    squashed: Squashed | RobustlySquashed | None
     #: Solved, or after a fixed number of iterations.
     plan: SolvedPlan | SinkhornPlan
 
@@ -177,7 +178,9 @@ def make_plan(
     """
     a, a_total = normalise(weights)
     b, b_total = normalise(target_weights)
-    squashed = squash(x, a) if settings.squash else None
+    squashed: Squashed | RobustlySquashed | None = None
+    if settings.squash:
+        squashed = squash_robustly(x, a) if settings.squash == "robust" else squash(x, a)
     y = np.linspace(0.0, 1.0, b.shape[1])[None]
     values = x if squashed is None else squashed.values
     if settings.cost is None and settings.n_iter is None:
