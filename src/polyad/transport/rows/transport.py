@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.transport.rows.costs import Cost
+    from polyad.transport.rows.long import LongTransport
 
     Table = NDArray[np.float64]
 
@@ -96,7 +97,7 @@ class Gradients:
 class SolvedPlan:
     """A transport with its solution: averages with its plans, and their derivatives."""
 
-    transport: RowTransport
+    transport: RowTransport | LongTransport
     potentials: Table
 
     def average_targets(self, q: Table) -> Table:
