@@ -326,10 +326,10 @@ def soft_topk_mask(
     Examples
     --------
     >>> from polyad.soft import soft_topk_mask
-    >>> soft_topk_mask([0.3, 0.1, 0.9, 0.5], k=2, epsilon=1e-2)
+    >>> soft_topk_mask([0.3, 0.1, 0.9, 0.5], k=2).round(6)
     array([0., 0., 1., 1.])
     >>> soft_topk_mask([0.3, 0.1, 0.9, 0.5], k=2, epsilon=0.3).round(2)
-    array([0.34, 0.1 , 0.9 , 0.66])
+    array([0.25, 0.09, 0.96, 0.7 ])
     """
     return evaluate_topk_mask(
         *(x, k, weights),
