@@ -53,6 +53,25 @@ def test_nodes_give_what_all_points_give(x):
             np.testing.assert_allclose(getattr(second, part), exact_part, atol=1e-7 * scale)
 
 
+def test_derivatives_of_targets_with_a_gap():
+    """Without mass in the middle, values that are close go to targets that are far apart."""
+    n = m = 200
+    weights = np.where(np.abs(np.arange(m) - m / 2) > 75, 1.0, 0.0)[None]
+    rest = {"y": np.linspace(0, 1, m)[None], "a": np.full((1, n), 1 / n)}
+    rest |= {"b": weights / weights.sum(), "epsilon": 0.03}
+    x, q, (G, way) = SPREAD[None, :n], np.sort(rng.normal(size=(1, m))), rng.normal(size=(2, 1, n))
+
+    def value(x):
+        transport = RowTransport(x, **rest)
+        return (transport.average_targets(transport.solve(tol=1e-12).potentials, q) * G).sum()
+
+    slope = (value(x + 1e-5 * way) - value(x - 1e-5 * way)) / 2e-5
+    for kind in (RowTransport, LongTransport):
+        transport = kind(x, **rest)
+        by_x = transport.pull_targets(transport.solve().potentials, q, G).x
+        np.testing.assert_allclose((by_x * way).sum(), slope, rtol=1e-5)
+
+
 def test_little_entropy_needs_all_points():
     x = {"x": SPREAD[None], "y": np.linspace(0, 1, 80)[None]}
     even = {"a": np.full((1, 600), 1 / 600), "b": np.full((1, 80), 1 / 80)}
