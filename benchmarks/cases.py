@@ -327,7 +327,7 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
             partial(soft.problem, *operation, with_gradient=with_gradient),
             operation[0][2],
             4,
-            soft.LIBRARIES,
+            soft.libraries(*operation[:2], with_gradient=with_gradient),
         )
         for operation in soft.OPERATIONS
         for with_gradient in (False, True)

@@ -331,8 +331,8 @@ PUBLIC = {
     "polyad.report": ["plot_components", "plot_transforms", "write_report"],
     "polyad.selection": ["RankSelection", "select_rank"],
     "polyad.soft": [
-        *("Cost", "SoftGradients", "quantile_normalize", "soft_quantile", "soft_rank"),
-        *("soft_sort", "vjp"),
+        *("Cost", "SoftGradients", "quantile_normalize", "quantize", "soft_quantile"),
+        *("soft_rank", "soft_sort", "soft_sort_with", "soft_topk_mask", "vjp"),
     ],
     "polyad.tensor": [
         *("DenseTensor", "KruskalTensor", "Matching", "SparseTensor"),
@@ -341,7 +341,10 @@ PUBLIC = {
     ],
     "polyad.wasserstein": ["WassersteinCP"],
     "polyad.transport.fibres": ["FibreSolution", "FibreTransport", "SparseFibres"],
-    "polyad.transport.rows": ["Cost", "Gradients", "RowTransport", "SinkhornPlan", "SolvedPlan"],
+    "polyad.transport.rows": [
+        *("Cost", "Gradients", "LongTransport", "RowTransport", "SinkhornPlan", "SolvedPlan"),
+        "is_long",
+    ],
     "polyad.transport": [
         *("FibreSolution", "FibreTransport", "SinkhornResult", "SparseFibres", "cosine_cost"),
         *("grid_cost", "one_identity_cost", "presence_cost", "random_cost", "sinkhorn"),

@@ -74,14 +74,22 @@ def soft_operators(rng: Rng, call: Call) -> None:
     settings: dict[str, Any] = {
         "x": x,
         "epsilon": wild(rng),
-        "squash": chance(rng, 0.7),
+        "squash": pick(rng, (True, True, False, "robust")),
         "n_iter": pick(rng, (None, None, None, 1, 10)),
         "tol": pick(rng, (1e-9, 1e-9, 1e-3)),
         "weights": pick(rng, (None, None, masses(rng, n))),
     }
-    name = pick(rng, ("rank", "sort", "quantile", "normalize"))
+    name = pick(rng, ("rank", "sort", "quantile", "normalize", "mask", "levels", "sort with"))
     if name == "rank":
         found, targets = call(soft.soft_rank, **settings), np.array([1.0, n])
+    elif name == "mask":
+        found = call(soft.soft_topk_mask, k=int(rng.integers(1, n + 1)), **settings)
+        targets = np.array([0.0, 1.0])
+    elif name == "levels":
+        found, targets = call(soft.quantize, n_levels=pick(rng, (1, 3, n + 1)), **settings), x
+    elif name == "sort with":
+        top_k = pick(rng, (None, 1, n))
+        found, targets = call(soft.soft_sort_with, criterion=-x, top_k=top_k, **settings), x
     elif name == "sort":
         found = call(soft.soft_sort, n_targets=pick(rng, (None, 1, 2, n + 2)), **settings)
         targets = x
@@ -97,9 +105,11 @@ def soft_operators(rng: Rng, call: Call) -> None:
     slack = (1e-4 if x.dtype == np.float32 else 1e-6) * float(np.abs(targets).max()) + tiny
     demand(found.min() >= targets.min() - slack, f"{name}: {found.min()} below {targets.min()}")
     demand(found.max() <= targets.max() + slack, f"{name}: {found.max()} above {targets.max()}")
-    if name in ("rank", "normalize"):  # larger values have no smaller results
+    if name in ("rank", "normalize", "mask", "levels"):  # larger values have no smaller results
         found = np.take_along_axis(found, np.argsort(x, axis=-1, kind="stable"), axis=-1)
-    if name != "quantile" and (name != "sort" or settings["n_iter"] is None):
+    if name == "sort with":
+        found = found[..., ::-1]
+    if name != "quantile" and (not name.startswith("sort") or settings["n_iter"] is None):
         demand((np.diff(found, axis=-1) >= -slack).all(), f"{name}: not in order")
 
 

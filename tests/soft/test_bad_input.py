@@ -50,7 +50,7 @@ def test_bad_values(function, x, text):
         ({"n_iter": 10**30}, "above 1000000"),
         ({"axis": 2}, "axis=2 does not exist: x has 1 axes"),
         ({"axis": 0.5}, "axis=0.5"),
-        ({"squash": 1}, "squash=1 must be True or False"),
+        ({"squash": 1}, "squash=1 must be True, False or 'robust'"),
         ({"cost": "cubic"}, "cost='cubic' must be 'squared'"),
         ({"cost": np.array(["squared", "squared"])}, "cost=array"),
         ({"weights": [1.0, 2.0]}, "weights has 2 entries along its axis of values where 3"),

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from polyad.core.arrays import to_numpy
-from polyad.exceptions import InvalidInputError, InvalidTypeError, NumericalError
+from polyad.exceptions import (
+    DataWarning,
+    InvalidInputError,
+    InvalidTypeError,
+    NumericalError,
+    warn_user,
+)
 from polyad.transport.rows import Cost
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Table = NDArray[np.float64]
+    Squash = bool | Literal["robust"]
 
 
 # Of Sinkhorn's algorithm, which has long converged then, or never will.
@@ -28,22 +35,31 @@ class Settings:
     """How rows are found, and how their transports are set up and solved."""
 
     epsilon: float
-    squash: bool
+    squash: Squash
     cost: Cost | None
     n_iter: int | None
     tol: float
-    axis: int
+    axes: tuple[int, ...]
+    #: Whether rows of a single value are told.
+    tells_single: bool = True
 
 
 def read_settings(
-    epsilon: float, squash: bool, cost: str | Cost, n_iter: int | None, tol: float, axis: int
+    epsilon: float,
+    squash: Squash,
+    cost: str | Cost,
+    n_iter: int | None,
+    tol: float,
+    axis: int | tuple[int, ...],
 ) -> Settings:
     """Check what all operators have in common."""
-    if not isinstance(squash, bool | np.bool_):
-        message = f"squash={squash!r} must be True or False."
+    is_robust = isinstance(squash, str) and squash == "robust"
+    if not is_robust and not isinstance(squash, bool | np.bool_):
+        message = f"squash={squash!r} must be True, False or 'robust'."
         raise InvalidTypeError(message)
-    if isinstance(axis, bool) or not isinstance(axis, int | np.integer):
-        message = f"axis={axis!r} must be a whole number."
+    axes = tuple(axis) if isinstance(axis, tuple | list) else (axis,)
+    if not axes or any(isinstance(i, bool) or not isinstance(i, int | np.integer) for i in axes):
+        message = f"axis={axis!r} must be a whole number, or several of them."
         raise InvalidTypeError(message)
     count = read_count(n_iter, "n_iter")
     if count is not None and count > _MOST_ITERATIONS:
@@ -53,32 +69,55 @@ def read_settings(
         )
         raise InvalidInputError(message)
     return Settings(
-        read_epsilon(epsilon), bool(squash), read_cost(cost), count, read_tol(tol), int(axis)
+        epsilon=read_epsilon(epsilon),
+        squash="robust" if is_robust else bool(squash),
+        cost=read_cost(cost),
+        n_iter=count,
+        tol=read_tol(tol),
+        axes=tuple(int(i) for i in axes),
     )
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How an array is cut into rows along one of its axes, and the type of results."""
+    """How an array is cut into rows along some of its axes, and the type of results."""
 
-    #: Lengths of the other axes.
-    leading: tuple[int, ...]
-    #: Where the axis of the values is, not negative.
-    axis: int
+    #: That of the input.
+    shape: tuple[int, ...]
+    #: Along which the values of a row lie, increasing and not negative.
+    axes: tuple[int, ...]
     dtype: Any
 
+    @property
+    def axis(self) -> int:
+        """Where the axis of what a row becomes is: in place of the first of its axes."""
+        return self.axes[0]
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """Lengths of the other axes."""
+        return tuple(n for i, n in enumerate(self.shape) if i not in self.axes)
+
     def to_array(self, rows: Table) -> NDArray[Any]:
-        """Return rows in the place, shape and type of the input, one axis having a new length."""
+        """Return rows in the place and type of the input, along one axis that has a new length."""
         array = rows.reshape(*self.leading, rows.shape[1])
         return as_type(np.moveaxis(array, -1, self.axis), self.dtype)
 
+    def to_input(self, rows: Table, dtype: Any = None) -> NDArray[Any]:
+        """Return rows in the shape of the input, and in its type or another."""
+        array = rows.reshape(*self.leading, *(self.shape[i] for i in self.axes))
+        last = range(-len(self.axes), 0)
+        return as_type(np.moveaxis(array, last, self.axes), dtype or self.dtype)
+
     def to_rows(self, array: NDArray[Any]) -> Table:
-        """Return the rows of an array that :meth:`to_array` could have made.
+        """Return the rows of an array that :meth:`to_array` or :meth:`to_input` could have made.
 
         They are a copy: a pullback needs them as they were, whatever becomes of the array.
         """
-        moved = np.moveaxis(array, self.axis, -1)
-        return np.array(moved.reshape(-1, moved.shape[-1]), dtype=np.float64, order="C")
+        axes = self.axes if array.shape == self.shape else self.axes[:1]
+        moved = np.moveaxis(array, axes, range(-len(axes), 0))
+        n = math.prod(moved.shape[moved.ndim - len(axes) :])
+        return np.array(moved.reshape(-1, n), dtype=np.float64, order="C")
 
 
 def as_type(numbers: NDArray[Any], dtype: Any) -> NDArray[Any]:
@@ -127,6 +166,13 @@ def read_array(
 
 
 def _to_array(array: ArrayLike, name: str) -> NDArray[Any]:
+    if getattr(array, "requires_grad", False) is True:
+        message = (
+            f"{name} is a tensor that requires a gradient, which would end here: polyad.soft takes "
+            "arrays. Use the function of the same name in polyad.soft.torch, or give "
+            f"{name}.detach()."
+        )
+        raise InvalidTypeError(message)
     if isinstance(array, np.ma.MaskedArray):
         if np.ma.is_masked(array):
             message = (
@@ -144,19 +190,32 @@ def _to_array(array: ArrayLike, name: str) -> NDArray[Any]:
         raise InvalidInputError(message) from None
 
 
-def read_values(x: ArrayLike, axis: int) -> tuple[Table, Layout]:
-    """Return the rows of the input and their layout."""
-    numbers = read_array(x, "x", _NO_PLACE)
+def read_values(x: ArrayLike, settings: Settings, name: str = "x") -> tuple[Table, Layout]:
+    """Return the rows of the input and their layout; rows of one value are told."""
+    axes = settings.axes
+    numbers = read_array(x, name, _NO_PLACE)
     if numbers.ndim == 0:
-        message = "x is a single number; an array with one axis or more is needed."
+        message = f"{name} is a single number; an array with one axis or more is needed."
         raise InvalidInputError(message)
-    if not -numbers.ndim <= axis < numbers.ndim:
-        message = f"axis={axis} does not exist: x has {numbers.ndim} axes."
+    for axis in axes:
+        if not -numbers.ndim <= axis < numbers.ndim:
+            message = f"axis={axis} does not exist: {name} has {numbers.ndim} axes."
+            raise InvalidInputError(message)
+    places = tuple(sorted({axis % numbers.ndim for axis in axes}))
+    if len(places) < len(axes):
+        message = f"axis={axes} names an axis twice; {name} has {numbers.ndim} axes."
         raise InvalidInputError(message)
-    axis %= numbers.ndim
-    leading = numbers.shape[:axis] + numbers.shape[axis + 1 :]
-    layout = Layout(leading, axis, _result_type(numbers))
-    return layout.to_rows(numbers), layout
+    layout = Layout(numbers.shape, places, result_type(numbers))
+    rows = layout.to_rows(numbers)
+    if settings.tells_single and rows.shape[1] == 1:
+        message = (
+            f"{name} has the shape {numbers.shape}, so that each row along axis "
+            f"{places[0] if len(places) == 1 else places} has a single value: there is nothing to "
+            "compare it with, and its derivative is zero. Give the axis along which the values of "
+            "a row lie, such as axis=0, or x.squeeze()."
+        )
+        warn_user(message, DataWarning)
+    return rows, layout
 
 
 @dataclass(frozen=True)
@@ -175,6 +234,8 @@ class Side:
             return None
         if len(self.shape) <= 1:
             return as_type(gradient.sum(axis=0), self.dtype).reshape(self.shape)
+        if self.shape == layout.shape:
+            return layout.to_input(gradient, self.dtype)
         moved = gradient.reshape(*layout.leading, gradient.shape[1])
         return as_type(np.moveaxis(moved, -1, layout.axis), self.dtype)
 
@@ -185,7 +246,9 @@ def read_side(given: ArrayLike, name: str, layout: Layout, size: int | None) -> 
     place = layout.axis if numbers.ndim > layout.axis and numbers.ndim > 1 else -1
     length = numbers.shape[place] if numbers.ndim else 0
     whole = (*layout.leading[: layout.axis], length, *layout.leading[layout.axis :])
-    if numbers.ndim == 0 or (numbers.ndim > 1 and numbers.shape != whole):
+    if numbers.ndim > 1 and numbers.shape == layout.shape:
+        length = math.prod(layout.shape[i] for i in layout.axes)
+    elif numbers.ndim == 0 or (numbers.ndim > 1 and numbers.shape != whole):
         message = (
             f"{name} has the shape {numbers.shape}: give one axis, for all rows of x, or the "
             f"axes of x with another length in place of axis {layout.axis}, for each row its own."
@@ -195,10 +258,10 @@ def read_side(given: ArrayLike, name: str, layout: Layout, size: int | None) -> 
         message = f"{name} has {length} entries along its axis of values where {size} are needed."
         raise InvalidInputError(message)
     rows = layout.to_rows(numbers) if numbers.ndim > 1 else numbers[None].astype(np.float64)
-    return Side(rows, numbers.shape, _result_type(numbers))
+    return Side(rows, numbers.shape, result_type(numbers))
 
 
-def _result_type(numbers: NDArray[Any]) -> Any:
+def result_type(numbers: NDArray[Any]) -> Any:
     """Return float32 for what is no more precise, in any order of bytes, and float64 for others."""
     is_short = numbers.dtype.kind == "f" and numbers.dtype.itemsize <= 4
     return np.float32 if is_short else np.float64
@@ -232,6 +295,32 @@ def read_targets(
     if target_weights is None:
         return read_weights(None, "target_weights", layout, n if size is None else size)
     return read_weights(target_weights, "target_weights", layout, size)
+
+
+def read_top_targets(
+    top_k: int,
+    n_targets: int | None,
+    target_weights: ArrayLike | None,
+    n: int,
+) -> Side:
+    """Return the weights of ``top_k`` targets of one value each, after one of all others."""
+    if n_targets is not None or target_weights is not None:
+        message = (
+            f"top_k={top_k!r} says what the targets are; leave n_targets and target_weights out."
+        )
+        raise InvalidInputError(message)
+    k = read_top(top_k, "top_k", n)
+    counts = np.ones(k) if k == n else np.concatenate([[n - k], np.ones(k)])
+    return Side(counts[None] / n, None, np.float64)
+
+
+def read_top(k: int, name: str, n: int) -> int:
+    """Return how many of the values are wanted."""
+    count = read_count(k, name)
+    if count is None or count > n:
+        message = f"{name}={k!r} must be a whole number from 1 to {n}, the values of a row."
+        raise InvalidInputError(message)
+    return count
 
 
 def read_quantiles(quantiles: ArrayLike, layout: Layout) -> Side:

@@ -1,4 +1,4 @@
-"""The four soft operators as averages with a solved plan, each with its pullback."""
+"""The soft operators as averages with a solved plan, each with its pullback."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from polyad.soft.arguments import (
     Settings,
     Side,
     read_array,
+    read_count,
     read_levels,
     read_quantiles,
     read_targets,
+    read_top,
+    read_top_targets,
     read_values,
     read_weights,
     read_width,
+    result_type,
 )
 from polyad.soft.plans import SoftPlan, finite, make_plan, middles, pull_normalised
+from polyad.transport.rows import Gradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import ArrayLike, NDArray
-
-    from polyad.transport.rows import Gradients
 
     Table = NDArray[np.float64]
     Index = NDArray[np.int64]
@@ -47,6 +50,8 @@ class SoftGradients:
     ----------
     x : ndarray
         With respect to the values.
+    criterion : ndarray or None
+        With respect to what :func:`polyad.soft.soft_sort_with` sorts by.
     weights, target_weights : ndarray or None
         With respect to the weights, which the operators divide by their sums.
     quantiles : ndarray or None
@@ -60,6 +65,7 @@ class SoftGradients:
     target_weights: NDArray[Any] | None = None
     quantiles: NDArray[Any] | None = None
     levels: NDArray[Any] | None = None
+    criterion: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ def evaluate_normalize(
     potentials: Table | None = None,
 ) -> Evaluated:
     """Evaluate :func:`polyad.soft.quantile_normalize`: T = P q / a."""
-    values, layout = read_values(x, settings.axis)
+    values, layout = read_values(x, settings)
     q = read_quantiles(quantiles, layout)
     a = read_weights(weights, "weights", layout, values.shape[1])
     b = read_weights(target_weights, "target_weights", layout, q.rows.shape[1])
@@ -97,7 +103,7 @@ def evaluate_normalize(
         found = to_arguments(solved, gradients, layout, (a, b))
         return replace(found, quantiles=q.back(finite(gradients.numbers, "quantiles"), layout))
 
-    value = layout.to_array(solved.plan.average_targets(q.rows))
+    value = layout.to_input(solved.plan.average_targets(q.rows))
     return Evaluated(value, pull, solved.potentials)
 
 
@@ -111,7 +117,7 @@ def evaluate_rank(
     potentials: Table | None = None,
 ) -> Evaluated:
     """Evaluate :func:`polyad.soft.soft_rank`: quantiles that are the ranks of the targets."""
-    values, layout = read_values(x, settings.axis)
+    values, layout = read_values(x, settings)
     n = values.shape[1]
     a = read_weights(weights, "weights", layout, n)
     b = read_targets(n_targets, target_weights, layout, n)
@@ -126,13 +132,39 @@ def evaluate_rank(
         by_targets = gradients.b + n * (above + 0.5 * by_rank)
         return to_arguments(solved, replace(gradients, b=by_targets), layout, (a, b))
 
-    value = layout.to_array(solved.plan.average_targets(ranks))
+    value = layout.to_input(solved.plan.average_targets(ranks))
+    return Evaluated(value, pull, solved.potentials)
+
+
+def evaluate_topk_mask(
+    x: ArrayLike,
+    k: int,
+    weights: ArrayLike | None,
+    settings: Settings,
+    *,
+    potentials: Table | None = None,
+) -> Evaluated:
+    """Evaluate :func:`polyad.soft.soft_topk_mask`: two targets, of the quantiles 0 and 1."""
+    values, layout = read_values(x, settings)
+    n = values.shape[1]
+    a = read_weights(weights, "weights", layout, n)
+    count = read_top(k, "k", n)
+    b = Side(np.array([[n - count, count]]) / n, None, np.float64)
+    q = np.array([[0.0, 1.0]])
+    solved = make_plan(values, a.rows, b.rows, settings, potentials)
+
+    def pull(gradient: ArrayLike) -> SoftGradients:
+        gradients = solved.plan.pull_targets(q, read_gradient(gradient, value, layout))
+        return to_arguments(solved, gradients, layout, (a, b))
+
+    value = layout.to_input(solved.plan.average_targets(q))
     return Evaluated(value, pull, solved.potentials)
 
 
 def evaluate_sort(
     x: ArrayLike,
     n_targets: int | None,
+    top_k: int | None,
     weights: ArrayLike | None,
     target_weights: ArrayLike | None,
     settings: Settings,
@@ -140,19 +172,122 @@ def evaluate_sort(
     potentials: Table | None = None,
 ) -> Evaluated:
     """Evaluate :func:`polyad.soft.soft_sort`: S = P' x / b."""
-    values, layout = read_values(x, settings.axis)
+    values, layout = read_values(x, settings)
     a = read_weights(weights, "weights", layout, values.shape[1])
-    b = read_targets(n_targets, target_weights, layout, values.shape[1])
+    b, wanted = read_sort_targets(n_targets, top_k, target_weights, layout, values.shape[1])
     solved = make_plan(values, a.rows, b.rows, settings, potentials)
     # Averages are taken of distances from the middle: differences of large numbers cancel.
     middle = middles(values)
     distances = values - middle
 
     def pull(gradient: ArrayLike) -> SoftGradients:
-        gradients = solved.plan.pull_values(distances, read_gradient(gradient, value, layout))
+        G = np.zeros((len(values), b.rows.shape[1]))
+        G[:, wanted] = read_gradient(gradient, value, layout)
+        gradients = solved.plan.pull_values(distances, G)
         return to_arguments(solved, gradients, layout, (a, b), direct=gradients.numbers)
 
-    value = layout.to_array(solved.plan.average_values(distances) + middle)
+    value = layout.to_array((solved.plan.average_values(distances) + middle)[:, wanted])
+    return Evaluated(value, pull, solved.potentials)
+
+
+def read_sort_targets(
+    n_targets: int | None,
+    top_k: int | None,
+    target_weights: ArrayLike | None,
+    layout: Layout,
+    n: int,
+) -> tuple[Side, slice]:
+    """Return the weights of the targets of a sort, and which of them are wanted."""
+    if top_k is None:
+        return read_targets(n_targets, target_weights, layout, n), slice(None)
+    return read_top_targets(top_k, n_targets, target_weights, n), slice(-int(top_k), None)
+
+
+def evaluate_sort_with(
+    x: ArrayLike,
+    criterion: ArrayLike,
+    n_targets: int | None,
+    top_k: int | None,
+    weights: ArrayLike | None,
+    target_weights: ArrayLike | None,
+    settings: Settings,
+    *,
+    potentials: Table | None = None,
+) -> Evaluated:
+    """Evaluate :func:`polyad.soft.soft_sort_with`: S = P' x / b, the plan that of the criterion."""
+    keys, layout = read_values(criterion, settings, "criterion")
+    numbers = read_array(x, "x")
+    columns = read_columns(numbers, layout)
+    own = replace(layout, dtype=result_type(numbers))
+    features = numbers.shape[len(layout.shape) :]
+    d, n = keys.shape
+    a = read_weights(weights, "weights", layout, n)
+    b, wanted = read_sort_targets(n_targets, top_k, target_weights, layout, n)
+    m = b.rows.shape[1]
+    solved = make_plan(keys, a.rows, b.rows, settings, potentials)
+
+    def pull(gradient: ArrayLike) -> SoftGradients:
+        given = read_array(gradient, "The gradient")
+        check_shape(given, value)
+        given = given.reshape(*value.shape[: value.ndim - len(features)], len(columns))
+        by_keys, by_a, by_b, by_x = np.zeros((d, n)), np.zeros((d, n)), np.zeros((d, m)), []
+        for k, column in enumerate(columns):
+            G = np.zeros((d, m))
+            G[:, wanted] = layout.to_rows(given[..., k])
+            part = solved.plan.pull_values(column - middles(column), G)
+            by_keys, by_a, by_b = by_keys + part.x, by_a + part.a, by_b + part.b
+            by_x.append(own.to_input(finite(part.numbers, "x")))
+        found = to_arguments(solved, Gradients(by_keys, by_a, by_b, by_keys), layout, (a, b))
+        by_numbers = np.stack(by_x, axis=-1).reshape(numbers.shape)
+        return replace(found, x=by_numbers, criterion=found.x)
+
+    ordered = []
+    for column in columns:
+        middle = middles(column)
+        means = solved.plan.average_values(column - middle) + middle
+        ordered.append(own.to_array(means[:, wanted]))
+    value = np.stack(ordered, axis=-1).reshape(*ordered[0].shape, *features)
+    return Evaluated(value, pull, solved.potentials)
+
+
+def read_columns(numbers: NDArray[Any], layout: Layout) -> list[Table]:
+    """Return the columns of what is sorted, each as rows like those of the criterion."""
+    n_axes = len(layout.shape)
+    if numbers.shape[:n_axes] != layout.shape:
+        message = (
+            f"x has the shape {numbers.shape} and criterion {layout.shape}: x must have the axes "
+            "of the criterion, and may have further ones after them."
+        )
+        raise InvalidInputError(message)
+    flat = numbers.reshape(*layout.shape, -1)
+    return [layout.to_rows(flat[..., k]) for k in range(flat.shape[-1])]
+
+
+def evaluate_quantize(
+    x: ArrayLike,
+    n_levels: int,
+    weights: ArrayLike | None,
+    settings: Settings,
+    *,
+    potentials: Table | None = None,
+) -> Evaluated:
+    """Evaluate :func:`polyad.soft.quantize`: T = P S / a with S = P' x / b."""
+    values, layout = read_values(x, settings)
+    a = read_weights(weights, "weights", layout, values.shape[1])
+    b = read_targets(read_count(n_levels, "n_levels"), None, layout, values.shape[1])
+    solved = make_plan(values, a.rows, b.rows, settings, potentials)
+    middle = middles(values)
+    distances = values - middle
+    levels = solved.plan.average_values(distances)
+
+    def pull(gradient: ArrayLike) -> SoftGradients:
+        G = read_gradient(gradient, value, layout)
+        outer = solved.plan.pull_targets(levels, G)
+        inner = solved.plan.pull_values(distances, outer.numbers)
+        both = Gradients(outer.x + inner.x, outer.a + inner.a, outer.b + inner.b, inner.numbers)
+        return to_arguments(solved, both, layout, (a, b), direct=inner.numbers)
+
+    value = layout.to_input(solved.plan.average_targets(levels) + middle)
     return Evaluated(value, pull, solved.potentials)
 
 
@@ -166,7 +301,7 @@ def evaluate_quantile(
     potentials: Table | None = None,
 ) -> Evaluated:
     """Evaluate :func:`polyad.soft.soft_quantile`: a soft sort with three targets for each level."""
-    values, layout = read_values(x, settings.axis)
+    values, layout = read_values(x, settings)
     d, n = values.shape
     a = read_weights(weights, "weights", layout, n)
     asked = read_levels(levels, layout)
@@ -204,7 +339,7 @@ def evaluate_quantile(
             by_levels[part] = gradients.b[:, 0] - gradients.b[:, 2]
         inside = np.where(is_inside, by_levels.reshape(d, k), 0.0)
         return SoftGradients(
-            layout.to_array(finite(by_values, "x")),
+            layout.to_input(finite(by_values, "x")),
             a.back(finite(by_weights, "weights"), layout),
             levels=asked.back(finite(inside, "levels"), layout),
         )
@@ -233,10 +368,15 @@ def read_gradient(
 ) -> Table:
     """Return the rows of a gradient with respect to the value."""
     G = read_array(gradient, "The gradient")
-    if G.shape != value.shape:
-        message = f"The gradient has the shape {G.shape} and the value {value.shape}."
-        raise InvalidInputError(message)
+    check_shape(G, value)
     return layout.to_rows(np.expand_dims(G, layout.axis) if is_single else G)
+
+
+def check_shape(gradient: NDArray[Any], value: NDArray[Any]) -> None:
+    """Refuse a gradient that is not of the shape of the value."""
+    if gradient.shape != value.shape:
+        message = f"The gradient has the shape {gradient.shape} and the value {value.shape}."
+        raise InvalidInputError(message)
 
 
 def to_arguments(
@@ -251,7 +391,7 @@ def to_arguments(
     by_weights = pull_normalised(solved.a, solved.totals[0], by_shares)
     by_targets = pull_normalised(solved.b, solved.totals[1], gradients.b)
     return SoftGradients(
-        layout.to_array(finite(by_values + direct, "x")),
+        layout.to_input(finite(by_values + direct, "x")),
         sides[0].back(finite(by_weights, "weights"), layout),
         sides[1].back(finite(by_targets, "target_weights"), layout),
     )

@@ -1,11 +1,11 @@
 """Soft operators for JAX arrays, with derivatives for ``grad`` and ``vjp``.
 
 The functions of :mod:`polyad.soft` under the same names and with the same arguments. They work
-inside ``jax.jit``, ``jax.vmap`` and reverse-mode differentiation: values, weights, quantiles and
-levels get gradients. Everything else is a setting, a plain number that is known when a function is
-traced. Results have the type of the values. The transports are solved on the processor, in float64,
-by a callback; gradients are the exact ones of the solved transport, of which nothing but the
-potentials is kept.
+inside ``jax.jit``, ``jax.vmap`` and reverse-mode differentiation: values, criteria, weights,
+quantiles and levels get gradients. Everything else is a setting, a plain number that is known when
+a function is traced. Results have the type of the values. The transports are solved on the
+processor, in float64, by a callback; gradients are the exact ones of the solved transport, of which
+nothing but the potentials is kept.
 
 >>> import jax, jax.numpy as jnp
 >>> from polyad.soft.jax import soft_rank
@@ -27,10 +27,13 @@ from polyad.exceptions import InvalidTypeError, MissingPackageError
 from polyad.soft.arguments import (
     Layout,
     Settings,
+    read_array,
+    read_count,
     read_levels,
     read_quantiles,
     read_settings,
     read_targets,
+    read_top,
     read_values,
     read_weights,
     read_width,
@@ -39,8 +42,13 @@ from polyad.soft.formulas import (
     Evaluated,
     evaluate_normalize,
     evaluate_quantile,
+    evaluate_quantize,
     evaluate_rank,
     evaluate_sort,
+    evaluate_sort_with,
+    evaluate_topk_mask,
+    read_columns,
+    read_sort_targets,
 )
 
 try:
@@ -55,9 +63,18 @@ if TYPE_CHECKING:
 
     from jax.typing import ArrayLike
 
+    from polyad.soft.arguments import Squash
     from polyad.transport.rows import Cost
 
-__all__ = ["quantile_normalize", "soft_quantile", "soft_rank", "soft_sort"]
+__all__ = [
+    "quantile_normalize",
+    "quantize",
+    "soft_quantile",
+    "soft_rank",
+    "soft_sort",
+    "soft_sort_with",
+    "soft_topk_mask",
+]
 
 
 def soft_rank(
@@ -67,11 +84,11 @@ def soft_rank(
     weights: ArrayLike | None = None,
     target_weights: ArrayLike | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> jax.Array:
     """Return the soft ranks of an array; see :func:`polyad.soft.soft_rank`."""
     settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
@@ -80,30 +97,78 @@ def soft_rank(
     n_targets = _plain("n_targets", n_targets)
     m = read_targets(n_targets, shown["target_weights"], layout, n).rows.shape[1]
     task = _Task(evaluate_rank, settings, (("n_targets", m),), n, (1, m))
-    return _apply(task, given, layout, x)
+    return _to_input(_apply(task, given, layout, x), layout)
 
 
 def soft_sort(
     x: ArrayLike,
     *,
     n_targets: int | None = None,
+    top_k: int | None = None,
     weights: ArrayLike | None = None,
     target_weights: ArrayLike | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> jax.Array:
     """Return an array softly sorted; see :func:`polyad.soft.soft_sort`."""
     settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
     given = _read(x=x, weights=weights, target_weights=target_weights)
     shown, layout, n = _check(given, settings)
-    n_targets = _plain("n_targets", n_targets)
-    m = read_targets(n_targets, shown["target_weights"], layout, n).rows.shape[1]
-    task = _Task(evaluate_sort, settings, (("n_targets", m),), m, (1, m))
-    return _apply(task, given, layout, x)
+    options, sizes = _sort_options(n_targets, top_k, shown["target_weights"], layout, n)
+    value = _apply(_Task(evaluate_sort, settings, options, *sizes), given, layout, x)
+    return jnp.moveaxis(value, -1, layout.axis)
+
+
+def soft_sort_with(
+    x: ArrayLike,
+    criterion: ArrayLike,
+    *,
+    n_targets: int | None = None,
+    top_k: int | None = None,
+    weights: ArrayLike | None = None,
+    target_weights: ArrayLike | None = None,
+    epsilon: float = 1e-2,
+    squash: Squash = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int | tuple[int, ...] = -1,
+) -> jax.Array:
+    """Return an array softly sorted by a criterion; see :func:`polyad.soft.soft_sort_with`."""
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
+    given = _read(x=x, criterion=criterion, weights=weights, target_weights=target_weights)
+    shown, layout, n = _check(given, settings, "criterion")
+    n_columns = len(read_columns(read_array(shown["x"], "x"), layout))
+    options, (m, solved) = _sort_options(n_targets, top_k, shown["target_weights"], layout, n)
+    task = _Task(_evaluate_columns, settings, options, m * n_columns, solved)
+    value = _apply(task, given, layout, x).reshape(*layout.leading, m, n_columns)
+    ordered = jnp.moveaxis(value, -2, layout.axis)
+    return ordered.reshape(*ordered.shape[:-1], *given["x"].shape[len(layout.shape) :])
+
+
+def soft_topk_mask(
+    x: ArrayLike,
+    k: int = 1,
+    *,
+    weights: ArrayLike | None = None,
+    epsilon: float = 1e-2,
+    squash: Squash = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int | tuple[int, ...] = -1,
+) -> jax.Array:
+    """Return how much values belong to the largest; see :func:`polyad.soft.soft_topk_mask`."""
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
+    given = _read(x=x, weights=weights)
+    _, layout, n = _check(given, settings)
+    count = read_top(_plain("k", k), "k", n)
+    task = _Task(evaluate_topk_mask, settings, (("k", count),), n, (1, 2))
+    return _to_input(_apply(task, given, layout, x), layout)
 
 
 def soft_quantile(
@@ -113,11 +178,11 @@ def soft_quantile(
     width: float | None = None,
     weights: ArrayLike | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> jax.Array:
     """Return soft quantiles of an array; see :func:`polyad.soft.soft_quantile`."""
     settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
@@ -127,7 +192,7 @@ def soft_quantile(
     share = read_width(_plain("width", width), n)
     task = _Task(evaluate_quantile, settings, (("width", share),), k, (k, 3))
     value = _apply(task, given, layout, x)
-    return value.squeeze(layout.axis) if shown["levels"].ndim == 0 else value
+    return value[..., 0] if shown["levels"].ndim == 0 else jnp.moveaxis(value, -1, layout.axis)
 
 
 def quantile_normalize(
@@ -137,11 +202,11 @@ def quantile_normalize(
     weights: ArrayLike | None = None,
     target_weights: ArrayLike | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> jax.Array:
     """Give an array the distribution of quantiles; see :func:`polyad.soft.quantile_normalize`."""
     settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
@@ -149,14 +214,53 @@ def quantile_normalize(
     shown, layout, n = _check(given, settings)
     m = read_quantiles(shown["quantiles"], layout).rows.shape[1]
     read_weights(shown["target_weights"], "target_weights", layout, m)
-    return _apply(_Task(evaluate_normalize, settings, (), n, (1, m)), given, layout, x)
+    task = _Task(evaluate_normalize, settings, (), n, (1, m))
+    return _to_input(_apply(task, given, layout, x), layout)
+
+
+def quantize(
+    x: ArrayLike,
+    n_levels: int = 10,
+    *,
+    weights: ArrayLike | None = None,
+    epsilon: float = 1e-2,
+    squash: Squash = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int | tuple[int, ...] = -1,
+) -> jax.Array:
+    """Bring the values of an array near a few levels; see :func:`polyad.soft.quantize`."""
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
+    given = _read(x=x, weights=weights)
+    _, layout, n = _check(given, settings)
+    count = read_count(_plain("n_levels", n_levels), "n_levels") or n
+    task = _Task(evaluate_quantize, settings, (("n_levels", count),), n, (1, count))
+    return _to_input(_apply(task, given, layout, x), layout)
+
+
+def _sort_options(
+    n_targets: int | None, top_k: int | None, target_weights: Any, layout: Layout, n: int
+) -> tuple[tuple[tuple[str, int | None], ...], tuple[int, tuple[int, int]]]:
+    """Return the options of a sort, and the numbers of results and of potentials of a row."""
+    n_targets, top_k = _plain("n_targets", n_targets), _plain("top_k", top_k)
+    m = read_sort_targets(n_targets, top_k, target_weights, layout, n)[0].rows.shape[1]
+    if top_k is None:
+        return (("n_targets", m), ("top_k", None)), (m, (1, m))
+    return (("n_targets", None), ("top_k", int(top_k))), (int(top_k), (1, m))
 
 
 def _settings(
-    epsilon: float, squash: bool, cost: str | Cost, n_iter: int | None, tol: float, axis: int
+    epsilon: float,
+    squash: Squash,
+    cost: str | Cost,
+    n_iter: int | None,
+    tol: float,
+    axis: int | tuple[int, ...],
 ) -> Settings:
     numbers = (_plain("epsilon", epsilon), _plain("squash", squash), cost)
-    others = (_plain("n_iter", n_iter), _plain("tol", tol), _plain("axis", axis))
+    axes = tuple(_plain("axis", i) for i in axis) if isinstance(axis, tuple | list) else axis
+    others = (_plain("n_iter", n_iter), _plain("tol", tol), _plain("axis", axes))
     return read_settings(*numbers, *others)
 
 
@@ -187,13 +291,15 @@ def _kind(array: jax.Array) -> Any:
     return jnp.promote_types(array.dtype, jnp.float32)
 
 
-def _check(given: dict[str, Any], settings: Settings) -> tuple[dict[str, Any], Layout, int]:
+def _check(
+    given: dict[str, Any], settings: Settings, key: str = "x"
+) -> tuple[dict[str, Any], Layout, int]:
     """Refuse what is known to be wrong; return arrays in NumPy, layout and length of a row.
 
     Those that are traced have no numbers yet: ones stand for them.
     """
     shown: dict[str, Any] = {name: _show(part) for name, part in given.items()}
-    values, layout = read_values(shown["x"], settings.axis)
+    values, layout = read_values(shown[key], settings, key)
     n = values.shape[1]
     read_weights(shown["weights"], "weights", layout, n)
     return shown, layout, n
@@ -266,18 +372,22 @@ def _to_numbers(words: jax.Array, kind: str) -> jax.Array:
 
 
 def _apply(task: _Task, given: dict[str, Any], layout: Layout, x: ArrayLike) -> jax.Array:
-    """Bring arrays to rows of one type, and the value back; JAX differentiates both."""
+    """Bring arrays to rows of one type, and return the rows of the value; JAX differentiates."""
     arrays = {name: part for name, part in given.items() if part is not None}
     kind = jnp.result_type(*arrays.values())
 
     def to_rows(part: jax.Array) -> jax.Array:
+        if part.shape[: len(layout.shape)] == layout.shape:  # with further axes, what is sorted
+            flat = part.reshape(*layout.shape, -1)
+            last = range(-1 - len(layout.axes), -1)
+            return jnp.moveaxis(flat, layout.axes, last).reshape(*layout.leading, -1).astype(kind)
         rows = jnp.moveaxis(part, layout.axis, -1) if part.ndim > 1 else jnp.atleast_1d(part)
         return jnp.broadcast_to(rows, (*layout.leading, rows.shape[-1])).astype(kind)
 
     value = _operate(
         replace(
             task,
-            settings=replace(task.settings, axis=-1),
+            settings=replace(task.settings, axes=(-1,), tells_single=False),
             options=(*task.options, *((name, None) for name in given if name not in arrays)),
             kind=str(kind),
         ),
@@ -285,7 +395,19 @@ def _apply(task: _Task, given: dict[str, Any], layout: Layout, x: ArrayLike) -> 
     )
     own = jnp.asarray(x).dtype
     is_float = jnp.issubdtype(own, jnp.floating)
-    return jnp.moveaxis(value, -1, layout.axis).astype(own if is_float else given["x"].dtype)
+    return value.astype(own if is_float else given["x"].dtype)
+
+
+def _to_input(rows: jax.Array, layout: Layout) -> jax.Array:
+    """Return rows in the shape of the input."""
+    array = rows.reshape(*layout.leading, *(layout.shape[i] for i in layout.axes))
+    return jnp.moveaxis(array, range(-len(layout.axes), 0), layout.axes)
+
+
+def _evaluate_columns(x: Any, criterion: Any, **others: Any) -> Evaluated:
+    """Evaluate a sort by a criterion of rows whose columns lie one after the other."""
+    done = evaluate_sort_with(x.reshape(*criterion.shape, -1), criterion, **others)
+    return replace(done, pull=lambda G: done.pull(np.reshape(G, done.value.shape)))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

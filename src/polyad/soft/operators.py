@@ -1,4 +1,4 @@
-r"""Soft ranks, sorts, quantiles and quantile normalization: smooth functions of their input.
+r"""Soft ranks, sorts, masks, quantiles and normalization: smooth functions of their input.
 
 Each row of values is transported to ordered targets with a little entropy. What the plan says about
 who goes where replaces the permutation of a sort: ranks and normalized values are averages over the
@@ -17,8 +17,11 @@ from polyad.soft.formulas import (
     SoftGradients,
     evaluate_normalize,
     evaluate_quantile,
+    evaluate_quantize,
     evaluate_rank,
     evaluate_sort,
+    evaluate_sort_with,
+    evaluate_topk_mask,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from polyad.soft.arguments import Squash
     from polyad.transport.rows import Cost
 
 
@@ -36,11 +40,11 @@ def soft_rank(
     weights: ArrayLike | None = None,
     target_weights: ArrayLike | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> NDArray[Any]:
     r"""Return the rank of each value within its row, as a smooth function of the row.
 
@@ -68,10 +72,11 @@ def soft_rank(
         with that length in place of ``axis``.
     epsilon : float, default=1e-2
         Strength of the entropy: small is close to the hard operator, large is smooth.
-    squash : bool, default=True
+    squash : bool or 'robust', default=True
         Bring each row to (0, 1) first, such that ``epsilon`` means the same for any unit: the row
-        is standardised and passed through a logistic function. Without it, values should lie about
-        between 0 and 1, where the targets are.
+        is standardised by its mean and deviation and passed through a logistic function.
+        ``'robust'`` takes the median and the median distance from it, which outliers do not move.
+        Without it, values should lie about between 0 and 1, where the targets are.
     cost : 'squared' or Cost, default='squared'
         Cost of bringing a value to a target; see :class:`Cost`.
     n_iter : int, optional
@@ -79,8 +84,8 @@ def soft_rank(
         order of the values for any number.
     tol : float, default=1e-9
         Largest relative error of the sums of the plan. Rows that miss it are told by a warning.
-    axis : int, default=-1
-        Along which the values of a row lie.
+    axis : int or tuple of int, default=-1
+        Along which the values of a row lie; several axes make one row.
 
     Returns
     -------
@@ -109,14 +114,15 @@ def soft_sort(
     x: ArrayLike,
     *,
     n_targets: int | None = None,
+    top_k: int | None = None,
     weights: ArrayLike | None = None,
     target_weights: ArrayLike | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> NDArray[Any]:
     r"""Return the values of each row in increasing order, as a smooth function of the row.
 
@@ -130,6 +136,10 @@ def soft_sort(
         Values; every row along ``axis`` is sorted on its own.
     n_targets : int, optional
         Number of equally spaced targets; by default that of ``target_weights``, or of the values.
+    top_k : int, optional
+        Return the ``top_k`` largest values only, in increasing order: each has a target of the
+        weight of one value, and all others share one. In place of ``n_targets`` and
+        ``target_weights``; its time grows with ``top_k`` instead of the number of values.
     weights : array-like, optional
         Weights of the values, not negative; they are divided by their sum. One axis for all rows,
         or the shape of ``x``. A value without weight is treated, but has no influence on others.
@@ -138,10 +148,11 @@ def soft_sort(
         with that length in place of ``axis``.
     epsilon : float, default=1e-2
         Strength of the entropy: small is close to the hard operator, large is smooth.
-    squash : bool, default=True
+    squash : bool or 'robust', default=True
         Bring each row to (0, 1) first, such that ``epsilon`` means the same for any unit: the row
-        is standardised and passed through a logistic function. Without it, values should lie about
-        between 0 and 1, where the targets are.
+        is standardised by its mean and deviation and passed through a logistic function.
+        ``'robust'`` takes the median and the median distance from it, which outliers do not move.
+        Without it, values should lie about between 0 and 1, where the targets are.
     cost : 'squared' or Cost, default='squared'
         Cost of bringing a value to a target; see :class:`Cost`.
     n_iter : int, optional
@@ -149,12 +160,13 @@ def soft_sort(
         order of the values for any number.
     tol : float, default=1e-9
         Largest relative error of the sums of the plan. Rows that miss it are told by a warning.
-    axis : int, default=-1
-        Along which the values of a row lie.
+    axis : int or tuple of int, default=-1
+        Along which the values of a row lie; several axes make one row.
 
     Returns
     -------
-    ndarray of the shape of ``x``, with ``n_targets`` along ``axis``
+    ndarray of the shape of ``x``, with the targets along ``axis``
+        Several axes become one, in place of the first.
         float32 for float32, otherwise float64. Its mean with the target weights is that of the row.
 
     See Also
@@ -168,9 +180,159 @@ def soft_sort(
     array([0.1, 0.3, 0.5, 0.9])
     >>> soft_sort([0.3, 0.1, 0.9, 0.5], n_targets=2, epsilon=1e-4)
     array([0.2, 0.7])
+    >>> soft_sort([0.3, 0.1, 0.9, 0.5], top_k=2, epsilon=1e-4)
+    array([0.5, 0.9])
     """
     return evaluate_sort(
-        *(x, n_targets, weights, target_weights),
+        *(x, n_targets, top_k, weights, target_weights),
+        read_settings(epsilon, squash, cost, n_iter, tol, axis),
+    ).value
+
+
+def soft_sort_with(
+    x: ArrayLike,
+    criterion: ArrayLike,
+    *,
+    n_targets: int | None = None,
+    top_k: int | None = None,
+    weights: ArrayLike | None = None,
+    target_weights: ArrayLike | None = None,
+    epsilon: float = 1e-2,
+    squash: Squash = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int | tuple[int, ...] = -1,
+) -> NDArray[Any]:
+    r"""Return the rows of a matrix in the order of a criterion, as a smooth function of both.
+
+    The mean over the criteria of a target of what belongs to them, :math:`S = b^{-1} \circ P' x`,
+    where :math:`P` is the plan between the criterion and targets of weights :math:`b`. With as many
+    targets as values and a small ``epsilon`` this is ``x[numpy.argsort(criterion)]``.
+
+    Parameters
+    ----------
+    x : array-like
+        What is sorted: the axes of ``criterion``, and any number of further ones after them. Each
+        number that belongs to a value of the criterion is averaged on its own.
+    criterion : array-like
+        Values to sort by; every row along ``axis`` is treated on its own.
+    n_targets : int, optional
+        Number of equally spaced targets; by default that of ``target_weights``, or of the values.
+    top_k : int, optional
+        Return what belongs to the ``top_k`` largest values of the criterion only, in increasing
+        order of it, in place of ``n_targets`` and ``target_weights``.
+    weights : array-like, optional
+        Weights of the values, not negative; they are divided by their sum. One axis for all rows,
+        or the shape of ``criterion``. A value without weight has no influence on others.
+    target_weights : array-like, optional
+        Weights of the targets, likewise: one axis of ``n_targets`` numbers, or the axes of
+        ``criterion`` with that length in place of ``axis``.
+    epsilon : float, default=1e-2
+        Strength of the entropy: small is close to the hard operator, large is smooth.
+    squash : bool or 'robust', default=True
+        Bring each row to (0, 1) first, such that ``epsilon`` means the same for any unit: the row
+        is standardised by its mean and deviation and passed through a logistic function.
+        ``'robust'`` takes the median and the median distance from it, which outliers do not move.
+        Without it, values should lie about between 0 and 1, where the targets are.
+    cost : 'squared' or Cost, default='squared'
+        Cost of bringing a value to a target; see :class:`Cost`.
+    n_iter : int, optional
+        Make this many Sinkhorn iterations instead of solving the transport. The result keeps the
+        order of the values for any number.
+    tol : float, default=1e-9
+        Largest relative error of the sums of the plan. Rows that miss it are told by a warning.
+    axis : int or tuple of int, default=-1
+        Along which the values of a row lie; several axes make one row.
+
+    Returns
+    -------
+    ndarray of the shape of ``x``, with the targets along ``axis``
+        Several axes become one, in place of the first. float32 for float32, otherwise float64.
+
+    See Also
+    --------
+    vjp : The same with its derivative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from polyad.soft import soft_sort_with
+    >>> points = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 30.0]])
+    >>> soft_sort_with(points, [0.5, 0.9, 0.1], top_k=2, epsilon=1e-3)
+    array([[ 1., 10.],
+           [ 2., 20.]])
+    """
+    return evaluate_sort_with(
+        *(x, criterion, n_targets, top_k, weights, target_weights),
+        read_settings(epsilon, squash, cost, n_iter, tol, axis),
+    ).value
+
+
+def soft_topk_mask(
+    x: ArrayLike,
+    k: int = 1,
+    *,
+    weights: ArrayLike | None = None,
+    epsilon: float = 1e-2,
+    squash: Squash = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int | tuple[int, ...] = -1,
+) -> NDArray[Any]:
+    r"""Return how much each value belongs to the ``k`` largest of its row, between 0 and 1.
+
+    The part of a value that goes to the higher one of two targets, which takes ``k`` of the values:
+    with a small ``epsilon``, one for the ``k`` largest and zero for all others. Larger values never
+    have a smaller part.
+
+    Parameters
+    ----------
+    x : array-like
+        Values; every row along ``axis`` is treated on its own.
+    k : int, default=1
+        How many are chosen, at most all values of a row.
+    weights : array-like, optional
+        Weights of the values, not negative; they are divided by their sum. One axis for all rows,
+        or the shape of ``x``. A value without weight is treated, but has no influence on others.
+    epsilon : float, default=1e-2
+        Strength of the entropy: small is close to the hard operator, large is smooth.
+    squash : bool or 'robust', default=True
+        Bring each row to (0, 1) first, such that ``epsilon`` means the same for any unit: the row
+        is standardised by its mean and deviation and passed through a logistic function.
+        ``'robust'`` takes the median and the median distance from it, which outliers do not move.
+        Without it, values should lie about between 0 and 1, where the targets are.
+    cost : 'squared' or Cost, default='squared'
+        Cost of bringing a value to a target; see :class:`Cost`.
+    n_iter : int, optional
+        Make this many Sinkhorn iterations instead of solving the transport. The result keeps the
+        order of the values for any number.
+    tol : float, default=1e-9
+        Largest relative error of the sums of the plan. Rows that miss it are told by a warning.
+    axis : int or tuple of int, default=-1
+        Along which the values of a row lie; several axes make one row.
+
+    Returns
+    -------
+    ndarray of the shape of ``x``
+        float32 for float32, otherwise float64. Without weights, a row sums to ``k``.
+
+    See Also
+    --------
+    soft_sort : Its ``top_k`` returns the largest values themselves.
+    vjp : The same with its derivative.
+
+    Examples
+    --------
+    >>> from polyad.soft import soft_topk_mask
+    >>> soft_topk_mask([0.3, 0.1, 0.9, 0.5], k=2).round(6)
+    array([0., 0., 1., 1.])
+    >>> soft_topk_mask([0.3, 0.1, 0.9, 0.5], k=2, epsilon=0.3).round(2)
+    array([0.25, 0.09, 0.96, 0.7 ])
+    """
+    return evaluate_topk_mask(
+        *(x, k, weights),
         read_settings(epsilon, squash, cost, n_iter, tol, axis),
     ).value
 
@@ -182,11 +344,11 @@ def soft_quantile(
     width: float | None = None,
     weights: ArrayLike | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> NDArray[Any]:
     r"""Return quantiles of each row, as a smooth function of the row and of the levels.
 
@@ -209,10 +371,11 @@ def soft_quantile(
         or the shape of ``x``. A value without weight is treated, but has no influence on others.
     epsilon : float, default=1e-2
         Strength of the entropy: small is close to the hard operator, large is smooth.
-    squash : bool, default=True
+    squash : bool or 'robust', default=True
         Bring each row to (0, 1) first, such that ``epsilon`` means the same for any unit: the row
-        is standardised and passed through a logistic function. Without it, values should lie about
-        between 0 and 1, where the targets are.
+        is standardised by its mean and deviation and passed through a logistic function.
+        ``'robust'`` takes the median and the median distance from it, which outliers do not move.
+        Without it, values should lie about between 0 and 1, where the targets are.
     cost : 'squared' or Cost, default='squared'
         Cost of bringing a value to a target; see :class:`Cost`.
     n_iter : int, optional
@@ -220,13 +383,14 @@ def soft_quantile(
         order of the values for any number.
     tol : float, default=1e-9
         Largest relative error of the sums of the plan. Rows that miss it are told by a warning.
-    axis : int, default=-1
-        Along which the values of a row lie.
+    axis : int or tuple of int, default=-1
+        Along which the values of a row lie; several axes make one row.
 
     Returns
     -------
     ndarray of the shape of ``x``, with the levels along ``axis``
-        Without that axis if ``levels`` is a number. float32 for float32, otherwise float64.
+        Without that axis if ``levels`` is a number. Several axes become one, in place of the first.
+        float32 for float32, otherwise float64.
 
     See Also
     --------
@@ -251,11 +415,11 @@ def quantile_normalize(
     weights: ArrayLike | None = None,
     target_weights: ArrayLike | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> NDArray[Any]:
     r"""Give the values of each row the distribution of ``quantiles``, keeping their order.
 
@@ -279,10 +443,11 @@ def quantile_normalize(
         ``x`` with that length in place of ``axis``.
     epsilon : float, default=1e-2
         Strength of the entropy: small is close to the hard operator, large is smooth.
-    squash : bool, default=True
+    squash : bool or 'robust', default=True
         Bring each row to (0, 1) first, such that ``epsilon`` means the same for any unit: the row
-        is standardised and passed through a logistic function. Without it, values should lie about
-        between 0 and 1, where the targets are.
+        is standardised by its mean and deviation and passed through a logistic function.
+        ``'robust'`` takes the median and the median distance from it, which outliers do not move.
+        Without it, values should lie about between 0 and 1, where the targets are.
     cost : 'squared' or Cost, default='squared'
         Cost of bringing a value to a target; see :class:`Cost`.
     n_iter : int, optional
@@ -290,8 +455,8 @@ def quantile_normalize(
         order of the values for any number.
     tol : float, default=1e-9
         Largest relative error of the sums of the plan. Rows that miss it are told by a warning.
-    axis : int, default=-1
-        Along which the values of a row lie.
+    axis : int or tuple of int, default=-1
+        Along which the values of a row lie; several axes make one row.
 
     Returns
     -------
@@ -320,12 +485,81 @@ def quantile_normalize(
     ).value
 
 
+def quantize(
+    x: ArrayLike,
+    n_levels: int = 10,
+    *,
+    weights: ArrayLike | None = None,
+    epsilon: float = 1e-2,
+    squash: Squash = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int | tuple[int, ...] = -1,
+) -> NDArray[Any]:
+    r"""Bring the values of each row near a few levels, which are means of its values.
+
+    The row is softly sorted to ``n_levels`` targets of equal weights, and each value is replaced by
+    the mean of the sorted values over its targets: :math:`T = a^{-1} \circ P S` with :math:`S =
+    b^{-1} \circ P' x`. With a small ``epsilon`` every value becomes the mean of its group, of
+    ``n_levels`` groups of neighbours that are equally large.
+
+    Parameters
+    ----------
+    x : array-like
+        Values; every row along ``axis`` is treated on its own.
+    n_levels : int, default=10
+        How many levels there are.
+    weights : array-like, optional
+        Weights of the values, not negative; they are divided by their sum. One axis for all rows,
+        or the shape of ``x``. A value without weight is treated, but has no influence on others.
+    epsilon : float, default=1e-2
+        Strength of the entropy: small is close to the hard operator, large is smooth.
+    squash : bool or 'robust', default=True
+        Bring each row to (0, 1) first, such that ``epsilon`` means the same for any unit: the row
+        is standardised by its mean and deviation and passed through a logistic function.
+        ``'robust'`` takes the median and the median distance from it, which outliers do not move.
+        Without it, values should lie about between 0 and 1, where the targets are.
+    cost : 'squared' or Cost, default='squared'
+        Cost of bringing a value to a target; see :class:`Cost`.
+    n_iter : int, optional
+        Make this many Sinkhorn iterations instead of solving the transport. The result keeps the
+        order of the values for any number.
+    tol : float, default=1e-9
+        Largest relative error of the sums of the plan. Rows that miss it are told by a warning.
+    axis : int or tuple of int, default=-1
+        Along which the values of a row lie; several axes make one row.
+
+    Returns
+    -------
+    ndarray of the shape of ``x``
+        float32 for float32, otherwise float64. Order and weighted mean of a row are kept.
+
+    See Also
+    --------
+    vjp : The same with its derivative.
+
+    Examples
+    --------
+    >>> from polyad.soft import quantize
+    >>> quantize([0.3, 0.1, 0.9, 0.5], n_levels=2, epsilon=1e-3)
+    array([0.2, 0.2, 0.7, 0.7])
+    """
+    return evaluate_quantize(
+        *(x, n_levels, weights),
+        read_settings(epsilon, squash, cost, n_iter, tol, axis),
+    ).value
+
+
 _SETTINGS = ("epsilon", "squash", "cost", "n_iter", "tol", "axis")
 _EVALUATE: dict[Callable[..., Any], Callable[..., Evaluated]] = {
     soft_rank: evaluate_rank,
     soft_sort: evaluate_sort,
+    soft_sort_with: evaluate_sort_with,
+    soft_topk_mask: evaluate_topk_mask,
     soft_quantile: evaluate_quantile,
     quantile_normalize: evaluate_normalize,
+    quantize: evaluate_quantize,
 }
 
 
@@ -337,8 +571,9 @@ def vjp(
     Parameters
     ----------
     function : callable
-        One of :func:`soft_rank`, :func:`soft_sort`, :func:`soft_quantile`,
-        :func:`quantile_normalize`.
+        One of :func:`soft_rank`, :func:`soft_sort`, :func:`soft_sort_with`,
+        :func:`soft_topk_mask`, :func:`soft_quantile`, :func:`quantile_normalize`,
+        :func:`quantize`.
     *args, **kwargs
         Its arguments.
 
@@ -348,9 +583,9 @@ def vjp(
         What the function returns.
     pullback : callable
         Takes the gradient of any function of the value, in the shape of the value, and returns
-        :class:`SoftGradients`: its gradients with respect to ``x``, and to weights, quantiles and
-        levels that were given. They are exact derivatives of the solved transport, from one linear
-        system of the size of the targets; no iteration is stored or repeated.
+        :class:`SoftGradients`: its gradients with respect to ``x``, and to weights, quantiles,
+        levels and the criterion that were given. They are exact derivatives of the solved
+        transport, from one linear system; no iteration is stored or repeated.
 
     Examples
     --------

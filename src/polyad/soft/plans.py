@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.exceptions import NumericalError, TransportWarning, warn_user
-from polyad.transport.rows import Gradients, RowTransport, SinkhornPlan, SolvedPlan
+from polyad.exceptions import InvalidInputError, NumericalError, TransportWarning, warn_user
+from polyad.soft.robust import RobustlySquashed, squash_robustly
+from polyad.transport.rows import (
+    Gradients,
+    LongTransport,
+    RowTransport,
+    SinkhornPlan,
+    SolvedPlan,
+    is_long,
+)
 from polyad.transport.rows.costs import check_order, check_slope
+from polyad.transport.rows.long import MOST_ENTRIES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,7 +153,7 @@ class SoftPlan:
     a: Table
     b: Table
     totals: tuple[Table, Table]
-    squashed: Squashed | None
+    squashed: Squashed | RobustlySquashed | None
     #: Solved, or after a fixed number of iterations.
     plan: SolvedPlan | SinkhornPlan
 
@@ -177,11 +186,19 @@ def make_plan(
     """
     a, a_total = normalise(weights)
     b, b_total = normalise(target_weights)
-    squashed = squash(x, a) if settings.squash else None
+    squashed: Squashed | RobustlySquashed | None = None
+    if settings.squash:
+        squashed = squash_robustly(x, a) if settings.squash == "robust" else squash(x, a)
+    plan: SolvedPlan | SinkhornPlan
     y = np.linspace(0.0, 1.0, b.shape[1])[None]
     values = x if squashed is None else squashed.values
     if settings.cost is None and settings.n_iter is None:
         values = close_gaps(values, b.shape[1], settings.epsilon)
+        if is_long(values.shape[1], b.shape[1]):
+            long = LongTransport(values, y, a, b, epsilon=settings.epsilon)
+            plan = _solve(long, settings, potentials)
+            return SoftPlan(x, a, b, (a_total, b_total), squashed, plan)
+    check_size(values.shape[1], b.shape[1])
     transport = RowTransport(
         *(values, y, a, b),
         epsilon=settings.epsilon,
@@ -189,16 +206,32 @@ def make_plan(
     )
     if settings.cost is not None and potentials is None:
         check_order(settings.cost, transport.rows.x, transport.rows.y)
-    plan: SolvedPlan | SinkhornPlan
     if settings.n_iter is not None:
         plan = SinkhornPlan(transport, settings.n_iter)
-    elif potentials is not None:
-        plan = SolvedPlan(transport, potentials)
     else:
+        plan = _solve(transport, settings, potentials)
+    return SoftPlan(x, a, b, (a_total, b_total), squashed, plan)
+
+
+def _solve(
+    transport: RowTransport | LongTransport, settings: Settings, potentials: Table | None
+) -> SolvedPlan:
+    if potentials is None:
         solution = transport.solve(tol=settings.tol)
         report_unsolved(solution.error, settings.tol)
-        plan = SolvedPlan(transport, solution.potentials)
-    return SoftPlan(x, a, b, (a_total, b_total), squashed, plan)
+        potentials = solution.potentials
+    return SolvedPlan(transport, potentials)
+
+
+def check_size(n: int, m: int) -> None:
+    """Refuse plans that are too large for the memory: those of a cost or number of steps."""
+    if is_long(n, m) and n * m > MOST_ENTRIES:
+        message = (
+            f"The plan between {n} values and {m} targets has {n * m} entries, which a cost of "
+            f"one's own and a fixed n_iter need at once; {MOST_ENTRIES} are accepted. Give fewer "
+            "targets (n_targets), or use cost='squared' and n_iter=None, which need no such table."
+        )
+        raise InvalidInputError(message)
 
 
 def report_unsolved(error: Table, tol: float) -> None:

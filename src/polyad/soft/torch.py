@@ -1,10 +1,10 @@
 """Soft operators for torch tensors, with derivatives for ``backward``.
 
 The functions of :mod:`polyad.soft` under the same names and with the same arguments. Tensors may
-live on any device and require gradients: values, weights, quantiles and levels get them. Results
-are on the device and of the type of the values. The transports are solved on the processor, in
-float64; gradients are the exact ones of the solved transport, of which nothing but the potentials
-is kept.
+live on any device and require gradients: values, criteria, weights, quantiles and levels get them.
+Results are on the device and of the type of the values. The transports are solved on the processor,
+in float64; gradients are the exact ones of the solved transport, of which nothing but the
+potentials is kept.
 
 >>> import torch
 >>> from polyad.soft.torch import soft_rank
@@ -33,9 +33,18 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from polyad.soft.arguments import Squash
     from polyad.transport.rows import Cost
 
-__all__ = ["quantile_normalize", "soft_quantile", "soft_rank", "soft_sort"]
+__all__ = [
+    "quantile_normalize",
+    "quantize",
+    "soft_quantile",
+    "soft_rank",
+    "soft_sort",
+    "soft_sort_with",
+    "soft_topk_mask",
+]
 
 
 def soft_rank(
@@ -45,11 +54,11 @@ def soft_rank(
     weights: torch.Tensor | None = None,
     target_weights: torch.Tensor | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> torch.Tensor:
     """Return the soft ranks of a tensor; see :func:`polyad.soft.soft_rank`."""
     tensors = {"weights": weights, "target_weights": target_weights}
@@ -61,19 +70,60 @@ def soft_sort(
     x: torch.Tensor,
     *,
     n_targets: int | None = None,
+    top_k: int | None = None,
     weights: torch.Tensor | None = None,
     target_weights: torch.Tensor | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> torch.Tensor:
     """Return a tensor softly sorted; see :func:`polyad.soft.soft_sort`."""
     tensors = {"weights": weights, "target_weights": target_weights}
     settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
-    return _apply(soft.soft_sort, {"x": x, **tensors}, {"n_targets": n_targets, **settings})
+    options = {"n_targets": n_targets, "top_k": top_k, **settings}
+    return _apply(soft.soft_sort, {"x": x, **tensors}, options)
+
+
+def soft_sort_with(
+    x: torch.Tensor,
+    criterion: torch.Tensor,
+    *,
+    n_targets: int | None = None,
+    top_k: int | None = None,
+    weights: torch.Tensor | None = None,
+    target_weights: torch.Tensor | None = None,
+    epsilon: float = 1e-2,
+    squash: Squash = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int | tuple[int, ...] = -1,
+) -> torch.Tensor:
+    """Return a tensor softly sorted by a criterion; see :func:`polyad.soft.soft_sort_with`."""
+    tensors = {"weights": weights, "target_weights": target_weights}
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
+    options = {"n_targets": n_targets, "top_k": top_k, **settings}
+    return _apply(soft.soft_sort_with, {"x": x, "criterion": criterion, **tensors}, options)
+
+
+def soft_topk_mask(
+    x: torch.Tensor,
+    k: int = 1,
+    *,
+    weights: torch.Tensor | None = None,
+    epsilon: float = 1e-2,
+    squash: Squash = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int | tuple[int, ...] = -1,
+) -> torch.Tensor:
+    """Return how much values belong to the largest; see :func:`polyad.soft.soft_topk_mask`."""
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
+    return _apply(soft.soft_topk_mask, {"x": x, "weights": weights}, {"k": k, **settings})
 
 
 def soft_quantile(
@@ -83,11 +133,11 @@ def soft_quantile(
     width: float | None = None,
     weights: torch.Tensor | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> torch.Tensor:
     """Return soft quantiles of a tensor; see :func:`polyad.soft.soft_quantile`."""
     asked = levels if isinstance(levels, torch.Tensor) else _to_levels(levels)
@@ -103,11 +153,11 @@ def quantile_normalize(
     weights: torch.Tensor | None = None,
     target_weights: torch.Tensor | None = None,
     epsilon: float = 1e-2,
-    squash: bool = True,
+    squash: Squash = True,
     cost: str | Cost = "squared",
     n_iter: int | None = None,
     tol: float = 1e-9,
-    axis: int = -1,
+    axis: int | tuple[int, ...] = -1,
 ) -> torch.Tensor:
     """Give a tensor the distribution of quantiles; see :func:`polyad.soft.quantile_normalize`."""
     tensors = {"x": x, "quantiles": quantiles, "weights": weights, "target_weights": target_weights}
@@ -115,8 +165,30 @@ def quantile_normalize(
     return _apply(soft.quantile_normalize, tensors, settings)
 
 
+def quantize(
+    x: torch.Tensor,
+    n_levels: int = 10,
+    *,
+    weights: torch.Tensor | None = None,
+    epsilon: float = 1e-2,
+    squash: Squash = True,
+    cost: str | Cost = "squared",
+    n_iter: int | None = None,
+    tol: float = 1e-9,
+    axis: int | tuple[int, ...] = -1,
+) -> torch.Tensor:
+    """Bring the values of a tensor near a few levels; see :func:`polyad.soft.quantize`."""
+    settings = _settings(epsilon, squash, cost, n_iter, tol, axis)
+    return _apply(soft.quantize, {"x": x, "weights": weights}, {"n_levels": n_levels, **settings})
+
+
 def _settings(
-    epsilon: float, squash: bool, cost: str | Cost, n_iter: int | None, tol: float, axis: int
+    epsilon: float,
+    squash: Squash,
+    cost: str | Cost,
+    n_iter: int | None,
+    tol: float,
+    axis: int | tuple[int, ...],
 ) -> dict[str, Any]:
     return {
         "epsilon": epsilon,

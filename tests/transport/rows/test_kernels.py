@@ -124,9 +124,9 @@ def test_nodes_keep_moments_and_fit_into_their_room(kind):
     a = generator.random((1, 400))
     a[:, ::7] = 0
     a /= a.sum()
-    most = count_nodes(x, 0.01)
+    most = count_nodes(x, 0.01, 0.1)
     nodes, masses = np.full((3, most), np.nan), np.full((3, most), np.nan)
-    reduce_block(x, a, 0.01, nodes, masses, 0, 3)
+    reduce_block(x, a, 0.01, 0.1, nodes, masses, 0, 3)
     for degree in range(4):
         np.testing.assert_allclose((masses * nodes**degree).sum(1), (a * x**degree).sum(1))
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NODES = 10
 # Within a box, the logarithm of a density changes by up to about its width times the breadth of the
 # targets that its values go to, over epsilon. That is bounded; breadth is counted as the mass of
-# the box, as if the targets were uniform, and sqrt(epsilon).
+# the box, as if the targets were uniform, and sqrt(epsilon), and by how much they are not uniform.
 _MAX_CHANGE = 5.0
 # Squared distances within a box that are nothing, in units of its width.
 _NEGLIGIBLE = 1e-24
@@ -78,13 +78,20 @@ def gauss_quadrature(points: Vector, weights: Vector, nodes: Vector, masses: Vec
 
 @kernel
 def reduce_block(
-    x: Table, a: Table, epsilon: float, nodes: Table, masses: Table, start: int, stop: int
+    x: Table,
+    a: Table,
+    epsilon: float,
+    breadth: float,
+    nodes: Table,
+    masses: Table,
+    start: int,
+    stop: int,
 ) -> None:
     """Fill the nodes of some rows and their masses; what is left of a row has no mass.
 
     Weights sum to one, and there is room for what :func:`count_nodes` says.
     """
-    n, breadth = x.shape[1], np.sqrt(epsilon)
+    n = x.shape[1]
     points, weights = np.empty(n), np.empty(n)
     for row in range(start, stop):
         share = a[row if a.shape[0] > 1 else 0]
@@ -111,12 +118,21 @@ def reduce_block(
             first = last
 
 
-def count_nodes(x: Table, epsilon: float) -> int:
+def breadth_of(y: Table, b: Table, epsilon: float) -> float:
+    """Return sqrt(epsilon), and twice what uneven targets of the same mass may be apart."""
+    span = y[:, -1:] - y[:, :1]
+    shares = np.cumsum(b, axis=1) - 0.5 * b
+    apart = float(np.abs((y - y[:, :1]) - span * shares).max())
+    even = float(span.max()) / y.shape[1]
+    return float(np.sqrt(epsilon)) + (4.0 * apart if apart > even else 0.0)
+
+
+def count_nodes(x: Table, epsilon: float, breadth: float) -> int:
     """Return how many nodes the rows need at most."""
     span = float((x.max(axis=1) - x.min(axis=1)).max())
     # Up to the next value, boxes of little mass are wide, and the products of width and mass of
     # others are bounded from below, while widths sum to the span and masses to two at most.
-    boxes = 2.0 * span / (_MAX_CHANGE * np.sqrt(epsilon)) + np.sqrt(
+    boxes = 2.0 * span * breadth / (_MAX_CHANGE * epsilon) + np.sqrt(
         4.0 * span / (_MAX_CHANGE * epsilon)
     )
     return int(min(NODES * (boxes + 2.0), x.shape[1] + NODES))

@@ -34,12 +34,13 @@ from polyad.transport.rows.adjoint import pull_block
 from polyad.transport.rows.costs import SQUARED, read_table
 from polyad.transport.rows.entry_points import Rows, average_block, extend_block, solve_block
 from polyad.transport.rows.newton import Task
-from polyad.transport.rows.quadrature import count_nodes, reduce_block
+from polyad.transport.rows.quadrature import breadth_of, count_nodes, reduce_block
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from polyad.transport.rows.costs import Cost
+    from polyad.transport.rows.long import LongTransport
 
     Table = NDArray[np.float64]
 
@@ -96,7 +97,7 @@ class Gradients:
 class SolvedPlan:
     """A transport with its solution: averages with its plans, and their derivatives."""
 
-    transport: RowTransport
+    transport: RowTransport | LongTransport
     potentials: Table
 
     def average_targets(self, q: Table) -> Table:
@@ -241,10 +242,12 @@ class RowTransport:
         x, y, a, b = self.rows
         if self.cost is not None or y.shape[1] <= _FEW_TARGETS:
             return None
-        most = count_nodes(x, self.epsilon)
+        breadth = breadth_of(y, b, self.epsilon)
+        most = count_nodes(x, self.epsilon, breadth)
         nodes, masses = np.empty((len(x), most)), np.empty((len(x), most))
         run_blocks(
-            lambda *block: reduce_block(x, a, self.epsilon, nodes, masses, *block), self._blocks()
+            lambda *block: reduce_block(x, a, self.epsilon, breadth, nodes, masses, *block),
+            self._blocks(),
         )
         used = int((masses > 0.0).sum(axis=1).max())
         if used > _MAX_NODE_SHARE * y.shape[1]:
