@@ -122,7 +122,7 @@ def draw(model: AugmentedCP, names: np.ndarray, squares: np.ndarray, path: Path)
 def main(arguments: list[str] | None = None) -> None:
     """Fit, test, draw, write."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=12)
     options = parser.parse_args(arguments)
     data, names, squares = read_recording()
     windows = Recordings(as_recording(data, names), WINDOW, STEP)

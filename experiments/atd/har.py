@@ -320,13 +320,13 @@ def by_kind(table: pd.DataFrame, column: str) -> str:
                 columns = [f"{split}/{name}/{n}/{scale}" for scale in SCALES]
                 chosen = columns[:1] if method == "AugmentedCP" else columns
                 cells.append(f"{100 * own[chosen].mean().max():.1f}")
-        rows[f"{method}, {kind}"] = cells
+        rows[f"{method}, {kind}"] = [*cells, str(own["sample"].nunique())]
     heads = [
         f"{split}, {n}: {name}"
         for split, n in (("persons", "10"), ("persons", "all"), ("paper", "all"))
         for name in DISTURBANCES
     ]
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=heads)
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=[*heads, "seeds"])
     frame.index.name = f"method, {column}"
     return markdown(frame)
 
