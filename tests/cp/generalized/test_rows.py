@@ -189,6 +189,21 @@ def test_rows_that_do_not_settle_are_found_by_newton(constant, value, monkeypatc
     )
 
 
+@pytest.mark.parametrize("name", ["bernoulli-odds", "bernoulli-logit"])
+def test_some_cells_do_not_drive_a_sample_of_ones_to_infinity(name, monkeypatch):
+    """Where its best coefficients are: Newton's method ends where nothing is gained any more."""
+    X = (np.random.default_rng(0).random((4, 30, 20)) < 0.05).astype(float)
+    X[1] = 1.0
+    problem, others = problem_of(coo_array(X), name), factors_for(name, X.shape)[1:]
+    slow = solve_rows(problem, others, 0.0)
+    monkeypatch.setattr(rows_module, "_MANY_CELLS", 100)
+    monkeypatch.setattr(rows_module, "_FIRST_CELLS", 200)
+    quick = solve_rows(problem, others, 0.0)
+    assert np.abs(quick).max() <= 1e3 * np.abs(slow).max()
+    values = [problem.evaluate([rows, *others])[0] for rows in (slow, quick)]
+    assert values[1] == pytest.approx(values[0], rel=1e-7)
+
+
 FLIGHTS = Path(os.environ.get("POLYAD_DATA", ""), "sparse", "nycflights13.npz")
 
 

@@ -65,6 +65,8 @@ _SEED = 20_200_912
 # Cells from which rows begin where all of them are counted, and so many that this is worth it.
 _FIRST_CELLS = 1 << 11
 _MANY_CELLS = 1 << 14
+# A row that some cells make so much larger has its best coefficients at infinity, or they mislead.
+_FLIGHT = 1e3
 # Numbers in the table of pairs of components of a mode.
 _MOST_PAIRS = 1 << 24
 
@@ -448,11 +450,16 @@ class EntrySamples(Samples):
         cells = self._cells
         if cells is None:
             return minimize_rows(self, start, rules)
+        first, fled = start, np.zeros(len(start), bool)
         if not is_near:
-            start, _ = minimize_rows(self, start, rules)
+            first, _ = minimize_rows(self, start, rules)
+            fled = ~(_sizes(first) <= _FLIGHT * _sizes(start)) & (_sizes(start) > 0)
+            first = np.where(fled[:, None], start, first)
         a, unsettled = settle(
-            cells, start, lambda zeros, begun: minimize_rows(self._with(zeros), begun, rules)[0]
+            cells, first, lambda zeros, begun: minimize_rows(self._with(zeros), begun, rules)[0]
         )
+        a[fled] = start[fled]
+        unsettled = np.union1d(unsettled, np.flatnonzero(fled))
         if unsettled.size:
             slow = self._with(ZeroTerm(self._loss, Basis.of(self._others)))
             for k in unsettled:  # one by one: they take memory for all of their cells
@@ -516,6 +523,11 @@ class EntrySamples(Samples):
             of_zero = self._loss.evaluate(nothing, model)
             loss, slope = loss - of_zero[0], slope - of_zero[1]
         return products, loss, slope, curved
+
+
+def _sizes(a: Matrix) -> Matrix:
+    sizes: Matrix = np.max(np.abs(a), axis=1)
+    return sizes
 
 
 def _sums_of(row: NDArray[Any], n_rows: int) -> Any:
