@@ -28,6 +28,7 @@ Run = Callable[[int], object]
 DENSE_SIDE = 250
 SPARSE_SHAPE = (2000, 1500, 1000)
 GENERALIZED_SIDE = 200
+BINARY_SHAPE = (10, 300, 250)
 
 
 def random_factors(shape: tuple[int, ...], rank: int) -> list[np.ndarray]:
@@ -82,6 +83,46 @@ def polyad_generalized_run(data: np.ndarray, rank: int, *, loss: str) -> Run:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             GeneralizedCP(rank, loss=loss, init=start, max_iter=n_iter, tol=0, n_jobs=2).fit(data)
+
+    return run
+
+
+def binary_data(loss: str) -> Any:
+    """Return few ones among zeros that are not stored, of a model of rank eight."""
+    from scipy.sparse import coo_array
+
+    generator = np.random.default_rng(0)
+    model = np.einsum("ir,jr,kr->ijk", *_binary_factors(loss))
+    odds = model if loss == "bernoulli-odds" else np.exp(model)
+    return coo_array((generator.random(BINARY_SHAPE) < odds / (1 + odds)).astype(float))
+
+
+def _binary_factors(loss: str) -> list[np.ndarray]:
+    """Return factors of odds, or of their logarithms, at which a cell in a hundred is a one."""
+    generator = np.random.default_rng(1)
+    if loss == "bernoulli-odds":
+        return [0.4 * generator.gamma(0.3, size=(n, 8)) for n in BINARY_SHAPE]
+    factors = [0.8 * generator.standard_normal((n, 8)) for n in BINARY_SHAPE]
+    for factor, level in zip(factors, (-6.0, 1.0, 1.0), strict=True):
+        factor[:, 0] = level
+    return factors
+
+
+def polyad_binary_rows_run(data: Any, rank: int, *, loss: str, always_all: bool = False) -> Run:
+    """Return the features of new samples on known components, with all zeros counted."""
+    from polyad import GeneralizedCP
+    from polyad.cp.generalized import rows
+
+    if always_all:
+        rows._MANY_CELLS = 10**12
+    options = {"init": _binary_factors(loss), "max_iter": 1, "ridge": 0.01, "n_jobs": 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = GeneralizedCP(rank, loss=loss, fixed_modes=[1, 2], **options).fit(data)
+
+    def run(n_iter: int) -> None:
+        for _ in range(n_iter):
+            model.transform(data)
 
     return run
 
@@ -301,6 +342,20 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
             },
         )
         for loss in ("bernoulli-odds", "bernoulli-logit", "gamma")
+    },
+    **{
+        f"features of binary data ({loss}) 10x300x250, R=8": (
+            partial(binary_data, loss),
+            8,
+            1,
+            {
+                "polyad": partial(polyad_binary_rows_run, loss=loss),
+                "polyad, all cells in each step": partial(
+                    polyad_binary_rows_run, loss=loss, always_all=True
+                ),
+            },
+        )
+        for loss in ("bernoulli-odds", "bernoulli-logit")
     },
     "sparse CP-APR 2000x1500x1000, 200k nonzeros, R=10": (
         count_data,

@@ -49,6 +49,7 @@ FINE_CUTS = {
     "cp.generalized.tiles._TILE_COLUMNS": 64,
     "cp.generalized.tiles._BLOCK": 1 << 13,
     "cp.generalized.rows._CHUNK": 1 << 13,
+    "cp.generalized.rows._MANY_CELLS": 1 << 8,
     "cp.generalized.adam._BLOCK": 1 << 10,
     "cp.generalized.adam._MIN_BATCH": 1 << 12,
     "transport.fibres.transport._BLOCK_WORK": 1 << 13,

@@ -208,7 +208,10 @@ class BernoulliLogitLoss(_BinaryLoss):
 
     def curvature(self, x: Array, m: Array) -> Array:
         """Return ``sigmoid(m) sigmoid(-m)``."""
-        return _sigmoid(m) * _sigmoid(-m)
+        xp = namespace_of(m)
+        small = xp.exp(-xp.abs(m))
+        whole = 1.0 + small
+        return small / (whole * whole)
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""

@@ -1,10 +1,15 @@
 """The rows of samples: minima, independence of each other, all kinds of data."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.sparse import coo_array
 
+from polyad import GeneralizedCP
+from polyad.cp.generalized import all_cells
 from polyad.cp.generalized import rows as rows_module
 from polyad.cp.generalized.problem import build_problem
 from polyad.cp.generalized.rows import solve_rows
@@ -87,8 +92,9 @@ def test_sparse_rows_equal_dense_ones(name, monkeypatch):
     stored = coo_array((X[observed], np.nonzero(observed)), shape=SHAPE)
     whole = solve_rows(problem_of(X, name), others, 0.05)
     scale = np.abs(whole).max()
-    for pairs in (rows_module._PAIRS, 60):
+    for pairs, long_row in ((rows_module._PAIRS, 64), (60, 34)):  # some rows have more entries
         monkeypatch.setattr(rows_module, "_PAIRS", pairs)
+        monkeypatch.setattr(rows_module, "_LONG_ROW", long_row)
         own = solve_rows(problem_of(stored, name, "unobserved"), others, 0.05)
         np.testing.assert_allclose(own, whole, atol=1e-9 * scale)
     if name in TAKES_ZERO:
@@ -116,14 +122,108 @@ def test_the_choice_of_zeros_has_no_bias(monkeypatch):
     """The mean of many choices is the sum over all cells."""
     loss, others = LOSS["bernoulli-odds"], factors_for("bernoulli-odds", SHAPE)[1:]
     a = np.array([[0.5, 1.0, 2.0]])
-    exact = rows_module.zero_term(loss, others, exact=True).evaluate(a)
+    exact = rows_module.zero_term(loss, others, exact=True).evaluate(None, a)
     monkeypatch.setattr(rows_module, "_CHOSEN_CELLS", 20)
     values = []
     for seed in range(300):
         monkeypatch.setattr(rows_module, "_SEED", seed)
-        values.append(rows_module.zero_term(loss, others, exact=False).evaluate(a).value[0])
+        values.append(rows_module.zero_term(loss, others, exact=False).evaluate(None, a).value[0])
     error = np.std(values) / np.sqrt(len(values))
     assert abs(np.mean(values) - exact.value[0]) < 4 * error
+
+
+# All zeros, with few looks at them.
+
+
+@pytest.mark.parametrize("name", ["bernoulli-odds", "bernoulli-logit"])
+@pytest.mark.parametrize("shape", [(30, 20), (5, 6, 7)])
+def test_sums_over_all_cells_equal_the_twin(name, shape, monkeypatch):
+    monkeypatch.setattr(all_cells, "_CACHED", 100)  # of which a block has a part of the first side
+    loss, others = LOSS[name], factors_for(name, shape)
+    a = np.random.default_rng(1).random((4, 3))
+    letters = "jkl"[: len(shape)]
+    products = np.einsum(",".join(f"{k}r" for k in letters) + f"->{letters}r", *others)
+    products = products.reshape(-1, 3)
+    model, zero = a @ products.T, np.zeros((4, len(products)))
+    cells = all_cells.AllCells(loss, others)
+    np.testing.assert_allclose(cells.value(a), loss.value(zero, model).sum(axis=1), rtol=1e-12)
+    gradient = loss.derivative(zero, model) @ products
+    np.testing.assert_allclose(cells.gradient(a), gradient, rtol=1e-12)
+    hessian = np.einsum("nc,cr,cs->nrs", loss.curvature(zero, model), products, products)
+    single = cells.curved(a)
+    np.testing.assert_allclose(single[0], gradient, rtol=1e-4, atol=1e-5 * np.abs(gradient).max())
+    np.testing.assert_allclose(single[1], hessian, rtol=1e-4, atol=1e-5 * np.abs(hessian).max())
+
+
+def few_entries(name, rows=slice(None)):
+    shape = (9, 30, 20)
+    X, others = data_for(name, shape), factors_for(name, shape)[1:]
+    X = np.where(np.random.default_rng(0).random(shape) < 0.05, X, 0.0)
+    return problem_of(coo_array(X[rows]), name), others
+
+
+@pytest.mark.parametrize("name", ["bernoulli-odds", "bernoulli-logit", "huber"])
+def test_few_looks_at_all_cells_find_the_minimum(name, monkeypatch):
+    problem, others = few_entries(name)
+    known = np.full((9, 3), 0.3)  # where several minima may be compared
+    slow = solve_rows(problem, others, 0.05, known=known)
+    monkeypatch.setattr(rows_module, "_MANY_CELLS", 100)
+    monkeypatch.setattr(rows_module, "_FIRST_CELLS", 200)
+    assert rows_module._all_cells(problem, others) is not None
+    quick = solve_rows(problem, others, 0.05, known=known)
+    size = np.abs(slow).max()
+    assert np.abs(quick - slow).max() <= all_cells.SETTLED * size
+    part = solve_rows(few_entries(name, slice(3, 5))[0], others, 0.05, known=known[3:5])
+    np.testing.assert_allclose(part, quick[3:5], atol=1e-9 * size)
+
+
+@pytest.mark.parametrize(("constant", "value"), [("_MOST_LOOKS", 1), ("_TRUSTED", 0.0)])
+def test_rows_that_do_not_settle_are_found_by_newton(constant, value, monkeypatch):
+    problem, others = few_entries("bernoulli-logit")
+    slow = solve_rows(problem, others, 0.05)
+    monkeypatch.setattr(rows_module, "_MANY_CELLS", 100)
+    monkeypatch.setattr(all_cells, constant, value)
+    assert rows_module._all_cells(problem, others) is not None
+    np.testing.assert_allclose(
+        solve_rows(problem, others, 0.05), slow, atol=1e-9 * np.abs(slow).max()
+    )
+
+
+@pytest.mark.parametrize("name", ["bernoulli-odds", "bernoulli-logit"])
+def test_some_cells_do_not_drive_a_sample_of_ones_to_infinity(name, monkeypatch):
+    """Where its best coefficients are: Newton's method ends where nothing is gained any more."""
+    X = (np.random.default_rng(0).random((4, 30, 20)) < 0.05).astype(float)
+    X[1] = 1.0
+    problem, others = problem_of(coo_array(X), name), factors_for(name, X.shape)[1:]
+    slow = solve_rows(problem, others, 0.0)
+    monkeypatch.setattr(rows_module, "_MANY_CELLS", 100)
+    monkeypatch.setattr(rows_module, "_FIRST_CELLS", 200)
+    quick = solve_rows(problem, others, 0.0)
+    assert np.abs(quick).max() <= 1e3 * np.abs(slow).max()
+    values = [problem.evaluate([rows, *others])[0] for rows in (slow, quick)]
+    assert values[1] == pytest.approx(values[0], rel=1e-7)
+
+
+FLIGHTS = Path(os.environ.get("POLYAD_DATA", ""), "sparse", "nycflights13.npz")
+
+
+@pytest.mark.skipif(not FLIGHTS.exists(), reason="POLYAD_DATA has no flights")
+@pytest.mark.parametrize("loss", ["bernoulli-odds", "bernoulli-logit"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_features_of_flights_are_those_of_newton(loss, monkeypatch):
+    """120,960 cells of a day, of which 900 have a flight."""
+    with np.load(FLIGHTS) as file:
+        coords, shape = file["coords"].T, (2, *file["shape"][1:].tolist())
+    coords = coords[:, coords[0] < 2]
+    X = coo_array((np.ones(coords.shape[1]), tuple(coords)), shape=shape)
+    model = GeneralizedCP(3, loss=loss, ridge=0.1, max_iter=5, random_state=0)
+    features = model.fit_transform(X)
+    size = np.abs(features).max()
+    assert np.abs(model.transform(X) - features).max() <= 1e-6 * size
+    score = model.score(X)
+    monkeypatch.setattr(rows_module, "_MANY_CELLS", 10**9)
+    assert np.abs(model.transform(X) - features).max() <= all_cells.SETTLED * size
+    assert model.score(X) == pytest.approx(score, rel=1e-9)
 
 
 def test_samples_without_observations_are_zero():

@@ -144,8 +144,10 @@ class GeneralizedCP(CPFamily):
     Sparse data whose other entries are zeros is never made dense. ``'gaussian'`` and ``'poisson'``
     have closed forms for the zeros; other losses visit all cells in each iteration, if these are
     not more than 20 million, and random ones otherwise (``'adam'``). ``transform``, and the end of
-    ``fit``, then take a fixed choice of 4096 zeros of a sample for all of them, which has no bias
-    but an error. It costs about a millisecond per sample: mind it with millions of them.
+    ``fit``, find features of the former to a millionth of a sample's largest, with a few looks at
+    all of its cells where they are many; for the latter they take a fixed choice of 4096 zeros of a
+    sample for all of them, which has no bias but an error. That costs about a millisecond per
+    sample: mind it with millions of them.
 
     ``fit(X).transform(X)`` equals ``fit_transform(X)`` up to the tolerance of the row problems,
     unless mode 0 is fixed. Losses that are not convex in the model value (``'bernoulli-odds'``,

@@ -8,14 +8,16 @@ largest.
 
 Sparse samples whose other entries are zeros have a sum over zeros that is the same function of the
 coefficients for all of them. It has a closed form for the Gaussian and the Poisson loss. For other
-losses it runs over all cells of a sample or, where these are too many, over a fixed choice of them:
-an estimate without bias, as the semi-stratified one of Kolda and Hong (2020). At the stored entries
-the loss of a zero is replaced by theirs.
+losses it runs over all cells of a sample (``all_cells.py`` looks at them as seldom as it can) or,
+where these are too many, over a fixed choice of them: an estimate without bias, as the
+semi-stratified one of Kolda and Hong (2020). At the stored entries the loss of a zero is replaced
+by theirs.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from copy import copy
 from functools import cached_property, partial
 from math import ceil, isfinite, prod
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from scipy.sparse import csr_array
 
 from polyad.core.arrays import to_numpy
 from polyad.core.threads import as_slices, cut, cut_evenly, run_blocks
+from polyad.cp.generalized.all_cells import AllCells, QuadraticZeros, pairs, settle, unpacked
 from polyad.cp.generalized.problem import ObservedProblem, ZerosProblem
 from polyad.fitting.row_newton import Rows, RowSource, Rules, minimize_rows
 from polyad.losses import GaussianLoss, PoissonLoss
@@ -53,10 +56,19 @@ _MAX_POWER = 500.0
 _MAX_RIDGE = 1e270
 # Numbers in the pairwise products of components that are held at a time.
 _PAIRS = 1 << 21
+# Stored entries of a sample from which a product of matrices of its own is faster than pairs.
+_LONG_ROW = 64
 # Cells of a sample that stand for all of them where they are too many, and the seed of their
 # choice, which is fixed: the features of a sample are always the same.
 _CHOSEN_CELLS = 1 << 12
 _SEED = 20_200_912
+# Cells from which rows begin where all of them are counted, and so many that this is worth it.
+_FIRST_CELLS = 1 << 11
+_MANY_CELLS = 1 << 14
+# A row that some cells make so much larger has its best coefficients at infinity, or they mislead.
+_FLIGHT = 1e3
+# Numbers in the table of pairs of components of a mode.
+_MOST_PAIRS = 1 << 24
 
 
 def solve_rows(
@@ -97,10 +109,11 @@ def solve_rows(
         rules = Rules(loss.lower, weights, loss.is_convex)
         means, counts = samples.means()
         levels = np.array([_level(loss, *own) for own in zip(means, counts, strict=True)])
-        solved, sums = minimize_rows(samples, levels[:, None] * direction, rules)
+        judged = known is not None
+        solved, sums = samples.minimize(levels[:, None] * direction, rules, judged=judged)
         if known is not None:
             begun = np.ldexp(known[rows] * safe, -exponents[:, None])
-            other, lower = minimize_rows(samples, begun, rules)
+            other, lower = samples.minimize(begun, rules, is_near=True)
             is_better = lower < sums - _TOLERANCE * np.abs(sums)
             solved = np.where(is_better[:, None], other, solved)
         result[rows] = np.ldexp(solved, exponents[:, None]) * (counts > 0)[:, None]
@@ -150,15 +163,29 @@ def _chunks(
         for rows in as_slices(cut_evenly(n_samples, most)):
             yield rows, partial(_dense, problem, basis, rows)
     elif isinstance(problem, ObservedProblem):
-        term = None
+        term, cells = None, None
         most = _MAX_ROWS
         if isinstance(problem, ZerosProblem):
-            term = zero_term(problem.loss, others, exact=exact)
+            cells = _all_cells(problem, others) if exact else None
+            if cells is None:
+                term = zero_term(problem.loss, others, exact=exact)
+            else:
+                term = _chosen_zeros(problem.loss, others, _FIRST_CELLS)
             most = min(most, max(1, _CHUNK // term.n_cells))
         starts = np.searchsorted(problem.tensor.coords[0], np.arange(n_samples + 1))
         n_parts = max(ceil(n_samples / most), ceil(problem.tensor.nnz / _CHUNK))
         for rows in as_slices(cut_evenly(n_samples, ceil(n_samples / n_parts))):
-            yield rows, partial(_sparse, problem, others, term, starts, rows)
+            yield rows, partial(_sparse, problem, others, (term, cells), starts, rows)
+
+
+def _all_cells(problem: ZerosProblem, others: Sequence[Matrix]) -> AllCells | None:
+    """Return the sum over all cells of a sample if they are many and those of each mode few."""
+    shape, rank = [len(factor) for factor in others], others[0].shape[1]
+    if problem.has_closed_form or len(shape) == 1 or prod(shape) <= _MANY_CELLS:
+        return None
+    if AllCells.n_places(shape) * rank * (rank + 1) // 2 > _MOST_PAIRS:
+        return None
+    return AllCells(problem.loss, others)
 
 
 def _dense(problem: Any, basis: Basis, rows: slice) -> DenseSamples:
@@ -175,7 +202,7 @@ def _dense(problem: Any, basis: Basis, rows: slice) -> DenseSamples:
 def _sparse(
     problem: ObservedProblem,
     others: Sequence[Matrix],
-    term: ZeroTerm | None,
+    zeros: tuple[ZeroTerm | None, AllCells | None],
     starts: NDArray[Any],
     rows: slice,
 ) -> EntrySamples:
@@ -184,7 +211,7 @@ def _sparse(
     chosen = slice(int(starts[rows.start]), int(starts[rows.stop]))
     coords = [row[chosen] for row in entries.coords[1:]]
     inside = starts[rows.start : rows.stop + 1] - starts[rows.start]
-    return EntrySamples(problem.loss, others, coords, (entries.values[chosen], inside), term)
+    return EntrySamples(problem.loss, others, coords, (entries.values[chosen], inside), zeros)
 
 
 class Samples(RowSource):
@@ -197,6 +224,15 @@ class Samples(RowSource):
     @abstractmethod
     def divide(self) -> NDArray[np.int64]:
         """Divide each row by a power of two close to its largest entry; return the exponents."""
+
+    def minimize(
+        self, start: Matrix, rules: Rules, *, is_near: bool = False, judged: bool = True
+    ) -> tuple[Matrix, Matrix]:
+        """Return the best coefficients of each row and, if they are to be judged, the sums there.
+
+        ``is_near`` says of the start that it is about where the minimum is.
+        """
+        return minimize_rows(self, start, rules)
 
 
 class Basis:
@@ -226,21 +262,6 @@ class Basis:
     def _all_pairs(self) -> Matrix:
         """The pairs of all cells, where they are few: every step of every sample needs them."""
         return pairs(self.products)
-
-
-def pairs(products: Matrix) -> Matrix:
-    """Return the products of all pairs of columns, each pair once."""
-    left, right = np.tril_indices(products.shape[1])
-    return products[:, left] * products[:, right]
-
-
-def unpacked(packed: Matrix, n_components: int) -> Matrix:
-    """Turn sums of pairs into symmetric matrices."""
-    left, right = np.tril_indices(n_components)
-    full = np.empty((len(packed), n_components, n_components))
-    full[:, left, right] = packed
-    full[:, right, left] = packed
-    return full
 
 
 def _exponents(sizes: Matrix) -> NDArray[np.int64]:
@@ -306,7 +327,7 @@ class ZeroTerm:
         #: The cells that are visited for each sample.
         self.n_cells = max(1, len(basis.products))
 
-    def evaluate(self, a: Matrix) -> Rows:
+    def evaluate(self, _index: NDArray[Any], a: Matrix) -> Rows:
         """Return the sum at the coefficients of each row."""
         nothing = np.broadcast_to(0.0, (len(a), self.n_cells))
         whole = DenseSamples(self._loss, self._basis, nothing, None)
@@ -325,7 +346,7 @@ class _GaussianZeros(ZeroTerm):
         self._gram = gram_product(list(others))
         self.n_cells = 1
 
-    def evaluate(self, a: Matrix) -> Rows:
+    def evaluate(self, _index: NDArray[Any], a: Matrix) -> Rows:
         """Return the quadratic form of each row."""
         gradient = a @ self._gram
         hessian = np.repeat(self._gram[None], len(a), axis=0)
@@ -339,7 +360,7 @@ class _PoissonZeros(ZeroTerm):
         self._sums = np.prod([factor.sum(axis=0) for factor in others], axis=0)
         self.n_cells = 1
 
-    def evaluate(self, a: Matrix) -> Rows:
+    def evaluate(self, _index: NDArray[Any], a: Matrix) -> Rows:
         """Return the linear form of each row."""
         rank = a.shape[1]
         gradient = np.repeat(self._sums[None], len(a), axis=0)
@@ -355,15 +376,18 @@ def zero_term(loss: Loss, others: Sequence[Matrix], *, exact: bool) -> ZeroTerm:
         return _GaussianZeros(others)
     if isinstance(loss, PoissonLoss):
         return _PoissonZeros(others)
-    shape = [len(factor) for factor in others]
-    n_cells = prod(shape)
-    if exact or n_cells <= _CHOSEN_CELLS:
+    if exact or prod(len(factor) for factor in others) <= _CHOSEN_CELLS:
         return ZeroTerm(loss, Basis.of(others))
+    return _chosen_zeros(loss, others, _CHOSEN_CELLS)
+
+
+def _chosen_zeros(loss: Loss, others: Sequence[Matrix], n_chosen: int) -> ZeroTerm:
+    """Return an estimate by so many cells, which are always the same."""
     generator = np.random.default_rng(_SEED)
-    products = np.ones((_CHOSEN_CELLS, others[0].shape[1]))
-    for factor, size in zip(others, shape, strict=True):
-        products *= factor[generator.integers(0, size, _CHOSEN_CELLS)]
-    weight = n_cells / _CHOSEN_CELLS
+    products = np.ones((n_chosen, others[0].shape[1]))
+    for factor in others:
+        products *= factor[generator.integers(0, len(factor), n_chosen)]
+    weight = prod(len(factor) for factor in others) / n_chosen
     # Model values of sparse data are small, and there the loss of a zero is nearly its tangent at
     # zero, of which the sum over all cells is known: a control variate.
     slope = _slope_at_zero(loss)
@@ -384,8 +408,8 @@ class EntrySamples(Samples):
     """Samples of sparse data.
 
     ``coords`` are those of the other modes, sorted by sample; ``entries`` are the values, and where
-    those of each sample begin, with the end as the last; ``term`` is what zeros add, if entries
-    that are not stored are zeros.
+    those of each sample begin, with the end as the last; ``zeros`` is what zeros add, if entries
+    that are not stored are zeros: a sum or, with that over all cells, what to begin with.
     """
 
     def __init__(
@@ -394,9 +418,11 @@ class EntrySamples(Samples):
         others: Sequence[Matrix],
         coords: Sequence[NDArray[Any]],
         entries: tuple[Matrix, NDArray[Any]],
-        term: ZeroTerm | None,
+        zeros: tuple[ZeroTerm | None, AllCells | None],
     ) -> None:
-        self._loss, self._others, self._coords, self._term = loss, others, coords, term
+        self._loss, self._others, self._coords = loss, others, coords
+        self._term: ZeroTerm | QuadraticZeros | None
+        self._term, self._cells = zeros
         self._values, self._starts = entries
         self.n_rows = len(self._starts) - 1
 
@@ -417,6 +443,41 @@ class EntrySamples(Samples):
         self._values = np.ldexp(self._values, -exponents[row])
         return exponents
 
+    def minimize(
+        self, start: Matrix, rules: Rules, *, is_near: bool = False, judged: bool = True
+    ) -> tuple[Matrix, Matrix]:
+        """Return the best coefficients, with few looks at all cells if they are many."""
+        cells = self._cells
+        if cells is None:
+            return minimize_rows(self, start, rules)
+        first, fled = start, np.zeros(len(start), bool)
+        if not is_near:
+            first, _ = minimize_rows(self, start, rules)
+            fled = ~(_sizes(first) <= _FLIGHT * _sizes(start)) & (_sizes(start) > 0)
+            first = np.where(fled[:, None], start, first)
+        a, unsettled = settle(
+            cells, first, lambda zeros, begun: minimize_rows(self._with(zeros), begun, rules)[0]
+        )
+        a[fled] = start[fled]
+        unsettled = np.union1d(unsettled, np.flatnonzero(fled))
+        if unsettled.size:
+            slow = self._with(ZeroTerm(self._loss, Basis.of(self._others)))
+            for k in unsettled:  # one by one: they take memory for all of their cells
+                own = Rules(rules.lower, rules.ridge[k], rules.is_convex)
+                a[k] = minimize_rows(_OneRow(slow, k), a[k : k + 1], own)[0][0]
+        sums = np.full(len(a), np.nan)
+        if judged:
+            stored = self._with(QuadraticZeros(cells, len(a)))
+            sums = stored.evaluate(np.arange(len(a)), a).value + cells.value(a)
+            sums += 0.5 * np.sum(rules.ridge * a * a, axis=1)
+        return a, sums
+
+    def _with(self, term: ZeroTerm | QuadraticZeros) -> EntrySamples:
+        """Return the same samples with another sum of zeros."""
+        other = copy(self)
+        other._term = term
+        return other
+
     def _row_of_entries(self) -> NDArray[np.int64]:
         return np.repeat(np.arange(self.n_rows), np.diff(self._starts))
 
@@ -425,7 +486,7 @@ class EntrySamples(Samples):
         n_rows, rank = a.shape
         rows = Rows(np.zeros(n_rows), np.zeros_like(a), np.zeros((n_rows, rank, rank)))
         if self._term is not None:
-            rows = self._term.evaluate(a)
+            rows = self._term.evaluate(index, a)
         packed = np.zeros((n_rows, rank * (rank + 1) // 2))
         counts = np.diff(self._starts)[index]
         row = np.repeat(np.arange(n_rows), counts)
@@ -434,13 +495,14 @@ class EntrySamples(Samples):
         step = max(1, _PAIRS // packed.shape[1])
         for block in as_slices(cut(place.size, step)):
             own, loss, slope, curved = self._entries(place[block], row[block], a)
-            target: Any = csr_array(
-                (np.ones(own.shape[0]), (row[block], np.arange(own.shape[0]))),
-                shape=(n_rows, own.shape[0]),
-            )
+            target = _sums_of(row[block], n_rows)
             rows.value += target @ loss
             rows.gradient += target @ (slope[:, None] * own)
-            packed += target @ (curved[:, None] * pairs(own))
+            few = np.flatnonzero(counts[row[block]] < _LONG_ROW)
+            packed += _sums_of(row[block][few], n_rows) @ (curved[few, None] * pairs(own[few]))
+            for k in np.flatnonzero(counts >= _LONG_ROW):
+                part = slice(*target.indptr[k : k + 2])
+                rows.hessian[k] += (curved[part, None] * own[part]).T @ own[part]
         rows.hessian += unpacked(packed, rank)
         return rows
 
@@ -461,3 +523,27 @@ class EntrySamples(Samples):
             of_zero = self._loss.evaluate(nothing, model)
             loss, slope = loss - of_zero[0], slope - of_zero[1]
         return products, loss, slope, curved
+
+
+def _sizes(a: Matrix) -> Matrix:
+    sizes: Matrix = np.max(np.abs(a), axis=1)
+    return sizes
+
+
+def _sums_of(row: NDArray[Any], n_rows: int) -> Any:
+    """Return the matrix that adds entries to the rows that they are of."""
+    places = (row, np.arange(row.size))
+    return csr_array((np.ones(row.size), places), shape=(n_rows, row.size))
+
+
+class _OneRow(RowSource):
+    """One row of many."""
+
+    n_rows = 1
+
+    def __init__(self, source: RowSource, row: int) -> None:
+        self._source, self._row = source, np.array([row])
+
+    def evaluate(self, _index: NDArray[Any], a: Matrix) -> Rows:
+        """Return the sum of the row."""
+        return self._source.evaluate(self._row, a)
