@@ -217,6 +217,21 @@ def test_a_matrix_as_metric():
     np.testing.assert_allclose(one.atoms_, two.atoms_, atol=1e-9)
 
 
+def test_a_fit_of_mostly_noise_goes_on_until_sweeps_bring_little():
+    """Its losses are a small part of epsilon, which must not pass for convergence."""
+    rng = np.random.default_rng(0)
+    X = np.einsum("ir,jr,kr->ijk", *(rng.random((n, 3)) for n in (12, 8, 8)))
+    X += rng.uniform(0, 3, X.shape)
+    options = {"n_components": 3, "epsilon": 0.05, "max_iter": 40, "tau": 0.01}
+    model = small(WassersteinCPDictionary, **options).fit(X)
+    values = model.history_.objective
+    assert values[-1] < 0.1 * len(X) * 0.05
+    assert model.status_.name == "CONVERGED"
+    assert len(values) > 3
+    assert values[-2] - values[-1] <= 1e-3 * max(values[-2], 1e-3 * len(X) * 0.05)
+    assert values[1] - values[-1] > 0.02 * values[1]
+
+
 @pytest.mark.parametrize("kind", BOTH)
 def test_batches(kind):
     X = images(9)

@@ -108,7 +108,27 @@ def test_value_gradient_and_curvature_of_the_conjugate(epsilon):
     expected = np.sum(conjugate.mean * way, axis=(1, 2))
     np.testing.assert_allclose(slope, expected, atol=1e-8 * epsilon)
     bend = epsilon * (above.mean - below.mean) / 2e-5
-    np.testing.assert_allclose(conjugate.curvature(way), bend, atol=1e-8 * epsilon)
+    curvature = conjugate.mean * way - conjugate.returned(way, slice(None))
+    np.testing.assert_allclose(curvature, bend, atol=1e-8 * epsilon)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.05, 1.0])
+def test_a_plan_bounds_the_loss_from_above(epsilon):
+    """The bound is the cost of a plan with both margins, whose entropy is bounded by convexity."""
+    geometry = grid_geometry((3, 4), epsilon=epsilon)
+    samples = random_samples(geometry)
+    rng = np.random.default_rng(1)
+    at = epsilon * rng.normal(size=samples.values.shape)
+    conjugate = Conjugate.at(samples, at)
+    exact = np.sum(at * conjugate.mean, axis=(1, 2)) - conjugate.value
+    np.testing.assert_allclose(conjugate.bounds(conjugate.mean), exact, atol=1e-12)
+    for size in (1e-6, 1e-3, 1.0) if epsilon > 1e-3 else ():  # the loss there takes long
+        model = conjugate.mean * np.exp(size * rng.normal(size=samples.values.shape))
+        model /= model.sum(axis=(1, 2), keepdims=True)
+        above = conjugate.bounds(model) - losses(samples, model)
+        missed = 0.5 * np.abs(model - conjugate.mean).sum(axis=(1, 2))
+        assert np.all(above >= -1e-10)
+        assert np.all(above <= 3 * (geometry.largest + epsilon) * missed + 1e-9)
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5])

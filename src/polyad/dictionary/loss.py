@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from polyad.transport.geometry import Geometry
 
 # Numbers that a thread takes at a time.
-_BLOCK = 1 << 16
+_BLOCK = 1 << 15
+# Masses that are not divided by.
+_TINY = 1e-300
 # The share of a cell below which its slope does not fall, and how far self-transport is solved.
 _LEAST_SHARE = 1e-20
 _SELF_STEPS, _SELF_PRECISION = 1000, 1e-9
@@ -120,7 +122,7 @@ class Conjugate:
                 scaled[start:stop, ...], inverse[start:stop, ...] = logs - high, -high_log
             value[start:stop] = xp.sum(own * (high_log + high), axis=axes)
 
-        _by_samples(fill, potentials)
+        by_samples(fill, potentials)
         return cls(samples, geometry.epsilon * (value - samples.entropy), mean, scaled, inverse)
 
     def take(self, rows: Array) -> Conjugate:
@@ -129,36 +131,80 @@ class Conjugate:
         value, mean, scaled, inverse = (own[rows, ...] for own in parts)
         return Conjugate(self.samples.take(rows), value, mean, scaled, inverse)
 
-    def curvature(self, direction: Array) -> Array:
-        """Return the second derivative along a direction, times epsilon."""
-        xp = namespace_of(direction)
-        result = xp.empty_like(direction)
+    def returned(self, direction: Array, rows: slice) -> Array:
+        """Return ``T' diag(x) T`` times a direction of some of the samples.
 
-        def fill(start: int, stop: int) -> None:
-            own = direction[start:stop, ...]
-            there = self._plan(own, start, stop)
-            x = self.samples.values[start:stop, ...]
-            back = self._plan_back(x * there, start, stop)
-            result[start:stop, ...] = self.mean[start:stop, ...] * own - back
+        What comes back of it by the plan: the curvature is ``diag(q)`` less this, over epsilon.
+        """
+        x = self.samples.values[rows, ...]
+        return self._back(x * self._there(direction, rows), rows)
 
-        _by_samples(fill, direction)
-        return result
-
-    def _plan(self, own: Array, start: int, stop: int) -> Array:
-        """Return the mean of a direction over where each cell of a sample goes: ``T v``."""
+    def _there(self, own: Array, rows: slice) -> Array:
+        """Return the mean of numbers over where each cell of a sample goes: ``T v``."""
         geometry = self.samples.geometry
-        scaled, inverse = self.scaled[start:stop, ...], self.inverse[start:stop, ...]
+        scaled, inverse = self.scaled[rows, ...], self.inverse[rows, ...]
         if geometry.is_plain(own):
             return inverse * geometry.apply(scaled * own)
         return _signed(geometry, own, scaled, inverse)
 
-    def _plan_back(self, own: Array, start: int, stop: int) -> Array:
+    def _back(self, own: Array, rows: slice) -> Array:
         """Return what the plan brings of numbers in the cells of a sample: ``T' v``."""
         geometry = self.samples.geometry.transposed
-        scaled, inverse = self.scaled[start:stop, ...], self.inverse[start:stop, ...]
+        scaled, inverse = self.scaled[rows, ...], self.inverse[rows, ...]
         if geometry.is_plain(own):
             return scaled * geometry.apply(inverse * own)
         return _signed(geometry, own, inverse, scaled)
+
+    def bounds(self, models: Array) -> Array:
+        r"""Return an upper bound of the loss of a model of each sample: what a plan costs.
+
+        With the ratio of the model to the mean, :math:`T \mathrm{diag}(y / q)` has the columns of
+        the model. Rows that are too large are scaled down, and what is then missing, of mass
+        :math:`\theta` in rows and columns, is sent independently. The entropy is convex: that of
+        both parts is at most that of each over its mass, weighted by it. The bound is exact at
+        ``y = q`` and off by at most about the cost of moving :math:`\theta`.
+        """
+        xp = namespace_of(models)
+        samples, geometry = self.samples, self.samples.geometry
+        axes = grid_axes(models)
+        result = xp.empty_like(self.value)
+
+        def entropy(masses: Array, logs: Array) -> Array:
+            return xp.sum(masses * xp.where(masses > 0, logs, xp.zeros_like(logs)), axis=axes)
+
+        def fill(first: int, last: int) -> None:
+            own = slice(first, last)
+            x, y, q = samples.values[own, ...], models[own, ...], self.mean[own, ...]
+            ratio = y / xp.maximum(q, xp.full_like(q, _TINY))
+            sent = self._there(ratio, own)
+            down = xp.where(x > 0, 1.0 / xp.maximum(sent, xp.ones_like(sent)), xp.zeros_like(x))
+            rows, columns = x * down * sent, ratio * self._back(x * down, own)
+            left = xp.maximum(x - rows, xp.zeros_like(x))
+            free = xp.maximum(y - columns, xp.zeros_like(y))
+            theta = xp.sum(left, axis=axes)
+            part = entropy(rows, log(x * down) + self._logs(self.inverse, own))
+            part += entropy(columns, log(ratio) + self._logs(self.scaled, own))
+            part += entropy(left, log(left)) + entropy(free, log(free))
+            weights = _entropy_of(1.0 - theta) + 2.0 * _entropy_of(theta)
+            safe = xp.maximum(theta, xp.full_like(theta, _TINY))
+            moved = geometry.product_cost(left, free) / safe
+            result[own] = geometry.epsilon * (part - weights) + moved
+            if samples.tilt is not None:
+                result[own] -= xp.sum(samples.tilt[own, ...] * y, axis=axes)
+
+        by_samples(fill, models)
+        return result
+
+    def _logs(self, factors: Array, rows: slice) -> Array:
+        """Return the logarithms of ``scaled`` or of ``inverse``."""
+        is_plain = self.samples.geometry.is_plain(factors)
+        return log(factors[rows, ...]) if is_plain else factors[rows, ...]
+
+
+def _entropy_of(shares: Array) -> Array:
+    """Return ``s log s``, zero of zero."""
+    xp = namespace_of(shares)
+    return shares * xp.log(xp.maximum(shares, xp.full_like(shares, _TINY)))
 
 
 def _signed(geometry: Geometry, own: Array, before: Array, after: Array) -> Array:
@@ -195,7 +241,7 @@ def grid_axes(values: Array) -> tuple[int, ...]:
     return tuple(range(1, values.ndim))
 
 
-def _by_samples(fill: Callable[[int, int], None], example: Array) -> None:
+def by_samples(fill: Callable[[int, int], None], example: Array) -> None:
     """Call a function of a range of samples, for NumPy arrays in blocks on threads."""
     n = example.shape[0]
     step = max(1, _BLOCK // max(1, example[0].size)) if is_numpy_array(example) else n

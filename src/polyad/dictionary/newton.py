@@ -21,44 +21,52 @@ Step
     last term: these are, row by row, a diagonal matrix and one of the rank of the dictionary.
     In place of ``q`` the diagonal has the logarithmic mean of ``q`` and ``L P`` where that is
     larger: the two agree at the solution, and a step without T and L is then that of Sinkhorn,
-    however far ``q`` is off. Codes are a problem for each sample, with a path of their own.
+    however far ``q`` is off. Codes are a problem for each sample, with a path of their own; they,
+    and the losses, are solved for a few samples at a time, which stay in the cache of a thread.
 End
-    A block ends when :math:`\langle P, S \rangle`, the gap of the bounds, and half of what a Newton
-    step still promises are below the gap that is asked for. The second is an estimate: the exact
-    gap needs the loss of ``L P``, itself a problem of Newton steps. After each sweep the loss is
-    solved to rounding, and a sweep that raised it is made again with a hundredth of the gap.
+    A block ends when its duality gap is below the one that is asked for. Any dual is feasible: its
+    value is that of the conjugates, and of the best factor for ``L* G``, a projection. For the
+    factor, each sample has a plan whose margins are the sample and its part of ``L P``: that of
+    ``G``, with columns and rows scaled and what is missing sent independently
+    (``Conjugate.bounds``). What it costs is above the loss, by no more than about what the missing
+    mass costs. Where rounding keeps that above the gap, a block ends when steps promise no more
+    than rounding. After each sweep the loss is solved to rounding.
 Why not semismooth Newton and L-BFGS, one for codes and one for atoms
-    One method serves all blocks, any tau and any number of modes. First order steps crawl: in
-    ``benchmarks/dictionary.py`` 400 gradient steps per block end at a loss of 39.4, and this
-    method at 10.9 in about a fifth of their time.
+    One method serves all blocks, any tau and any number of modes. Semismooth Newton for the code of
+    a sample has a matrix of all cells, ``n^2`` numbers for each cell of the sample to form and
+    ``n^3 / 3`` to factorise, in each step; in the ``r`` unknowns of the code the matrix needs as
+    many solutions with that one. A step here is a few products with the kernel. First order
+    steps crawl: in ``benchmarks/dictionary.py`` 400 gradient steps per block take longer and end at
+    a loss of more than twice that of a sweep.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polyad.core.arrays import namespace_of
-from polyad.dictionary.loss import Conjugate, Samples, grid_axes
+from polyad.dictionary.equations import LEAST_MASS, Equations, spread
+from polyad.dictionary.loss import Conjugate, Samples, by_samples, grid_axes
 from polyad.tensor.products import kruskal_to_dense, mttkrp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from polyad.core.arrays import Array
+    from polyad.transport.geometry import Geometry
 
-# Masses of cells below this part of a sample's are rounding.
-_LEAST_MASS = 1e-14
+# Losses are known to this part of epsilon for each sample, and what costs round to.
+_PRECISION, _ROUNDING = 1e-11, 1e-14
 # What a step must bring of what it promises, and how often it is halved for that.
 _ARMIJO = 1e-4
 _HALVINGS = 25
 _SHORTEST = 1e-4
-# The residual at which conjugate gradients end, as a part of the first.
-_FORCING = 0.1
-# Curvature below this part of that of the preconditioner is rounding.
-_SINGULAR = 1e-14
+# The residual at which conjugate gradients end, as a part of the first: of losses and of blocks.
+_FORCING, _BLOCK_FORCING = 0.1, 0.5
 # How mu falls after a full step and after a shorter one, the part of the gap that it ends with,
 # how near to a bound a step may go, and the least entry that a path begins with.
 _FALL, _SLOW_FALL = 0.1, 0.7
@@ -66,10 +74,13 @@ _LAST = 0.3
 _FULL = 0.9
 _TO_THE_BOUND = 0.95
 _INSIDE = 1e-3
+# The part of a gap that is left by a step that closes it.
+_CLOSING = 0.5
 # How many times as many steps a sample gets that begins again.
 _LONGER = 4
-# What steps are held back by, in epsilon, where tau is zero: it moves no solution.
-_DAMPING = 1e-6
+# What steps are held back by, in epsilon, where tau is zero: it moves no solution, and weights
+# above one over it would only round.
+_DAMPING = 1e-4
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,7 @@ class Effort:
     gap: float
     n_steps: int = 40
     n_inner: int = 40
+    forcing: float = _FORCING
 
 
 @dataclass(frozen=True)
@@ -123,6 +135,14 @@ class Block:
         tensor = namespace_of(values).reshape(values, shape)
         return mttkrp(tensor, self.factors, self.mode)
 
+    def best(self, pull: Array) -> Array:
+        """Return the factor that is best for an adjoint: a projection, or corners."""
+        xp = namespace_of(pull)
+        if self.tau > 0:
+            return project_simplex(self.origin + pull / self.tau, self.simplex)
+        highest = xp.astype(pull == xp.max(pull, axis=self.simplex, keepdims=True), pull.dtype)
+        return highest / xp.sum(highest, axis=self.simplex, keepdims=True)
+
     def total(self, values: Array) -> Array:
         """Return the sum over a factor, for codes that of each sample."""
         xp = namespace_of(values)
@@ -147,92 +167,15 @@ class Block:
         return xp.reshape(upper[:, place.ravel()], (-1, rank, rank))
 
 
+def precision_of(geometry: Geometry) -> float:
+    """Return what losses of samples, and gaps of their problems, are known to."""
+    return _PRECISION * geometry.epsilon + _ROUNDING * geometry.largest
+
+
 def dense_model(factors: Sequence[Array], grid: tuple[int, ...]) -> Array:
     """Return the models of all samples, with the grid in the last axes."""
     dense = kruskal_to_dense(None, factors)
     return namespace_of(dense).reshape(dense, (-1, *grid))
-
-
-class _Equations:
-    """The Newton equations of potentials: products, preconditioner, conjugate gradients.
-
-    They are in units of ``1 / epsilon``. ``weights`` are those of a block's factor, or None where
-    the model is fixed.
-    """
-
-    def __init__(
-        self, conjugate: Conjugate, model: Array, block: Block | None, weights: Array | None
-    ) -> None:
-        xp = namespace_of(model)
-        q = conjugate.mean
-        geometry = conjugate.samples.geometry
-        self.conjugate, self.block, self.weights = conjugate, block, weights
-        self.is_separable = block is None or block.is_separable
-        self.diagonal = xp.maximum(q, _logarithmic_mean(q, model))
-        floor = xp.full_like(q, _LEAST_MASS / geometry.n_cells)
-        self.inverse = 1.0 / xp.maximum(self.diagonal, floor)
-        self.extra = self.diagonal - q
-        if block is None or weights is None:
-            return
-        self.strength = geometry.epsilon * weights
-        # W up to the sums that are kept is F F', with F of the roots; exact for rows of codes.
-        roots = xp.sqrt(self.strength)
-        self.roots = roots[:, :, None] * xp.eye(roots.shape[1], dtype=q.dtype)[None, :, :]
-        if block.is_separable:
-            unit = roots / xp.sqrt(xp.sum(self.strength, axis=1, keepdims=True))
-            self.roots = self.roots - (roots * unit)[:, :, None] * unit[:, None, :]
-        turned = xp.matrix_transpose(self.roots)
-        small = xp.matmul(turned, xp.matmul(block.grams(self.inverse), self.roots))
-        # The second term is rounding, and keeps what weights of all sizes make from being singular.
-        size = 1.0 + 1e-13 * xp.max(xp.abs(small), axis=(1, 2), keepdims=True)
-        inner = xp.linalg.inv(small + size * xp.eye(roots.shape[1], dtype=q.dtype)[None, :, :])
-        self.middle = xp.matmul(self.roots, xp.matmul(inner, turned))
-
-    def dot(self, a: Array, b: Array) -> Array:
-        """Return the product of two arrays, for each sample or of all."""
-        xp = namespace_of(a)
-        return xp.sum(a * b, axis=grid_axes(a)) if self.is_separable else xp.sum(a * b)
-
-    def times(self, direction: Array) -> Array:
-        """Return the matrix times a direction."""
-        product = self.conjugate.curvature(direction) + self.extra * direction
-        if self.block is None:
-            return product
-        moved = self.block.centred(self.strength, self.block.adjoint(direction))
-        return product + self.block.model(moved)
-
-    def precondition(self, residual: Array) -> Array:
-        """Solve with the diagonal and what the rank adds, row by row (Woodbury)."""
-        scaled = self.inverse * residual
-        if self.block is None:
-            return scaled
-        small = self.block.adjoint(scaled)
-        solved = namespace_of(small).matmul(self.middle, small[:, :, None])[:, :, 0]
-        return scaled - self.inverse * self.block.model(solved)
-
-    def solve(self, right: Array, forcing: float, n_inner: int) -> Array:
-        """Return about the solution, by conjugate gradients."""
-        xp = namespace_of(right)
-        solution = xp.zeros_like(right)
-        residual, preconditioned = right, self.precondition(right)
-        direction = preconditioned
-        size = self.dot(residual, preconditioned)
-        goal = forcing**2 * size
-        for _ in range(n_inner):
-            product = self.times(direction)
-            bend = self.dot(direction, product)
-            # A sample that is done, or has no curvature left but rounding, stays where it is.
-            goes_on = (size > goal) & (bend > _SINGULAR * size)
-            if not bool(xp.any(goes_on)):
-                break
-            length = _ratio(size, bend, goes_on)
-            solution = solution + spread(length, right) * direction
-            residual = residual - spread(length, right) * product
-            preconditioned = self.precondition(residual)
-            fresh = self.dot(residual, preconditioned)
-            direction = preconditioned + spread(_ratio(fresh, size, goes_on), right) * direction
-            size = xp.where(goes_on, fresh, size)
-        return solution
 
 
 def loss_of(samples: Samples, model: Array, start: Array, effort: Effort) -> tuple[Array, Array]:
@@ -241,6 +184,19 @@ def loss_of(samples: Samples, model: Array, start: Array, effort: Effort) -> tup
     The loss is ``max -H*(-G) - <G, model>``, by Newton steps; samples end one by one. One that a
     start leads nowhere begins again at zero, whose value is the lowest loss of any model.
     """
+    values, dual = (namespace_of(start).empty_like(own) for own in (samples.entropy, start))
+
+    def fill(first: int, last: int) -> None:
+        own = slice(first, last)
+        parts = samples.take(own), model[own, ...], start[own, ...]
+        values[own], dual[own, ...] = _losses(*parts, effort)
+
+    by_samples(fill, start)
+    return values, dual
+
+
+def _losses(samples: Samples, model: Array, start: Array, effort: Effort) -> tuple[Array, Array]:
+    """Return what :func:`loss_of` does, of all samples at once."""
     xp = namespace_of(start)
     start = _no_worse_than_zero(samples, model, start)
     values, dual, is_open = _raised(samples, model, start, effort)
@@ -278,7 +234,7 @@ def _raised(
     for step in range(effort.n_steps):
         value = conjugate.value + xp.sum(dual * model, axis=axes)
         right = conjugate.mean - model
-        equations = _Equations(conjugate, model, None, None)
+        equations = Equations(conjugate, model, None, None)
         direction = epsilon * equations.solve(right, _FORCING / (1 + step), effort.n_inner)
         promise = equations.dot(right, direction)
         # What sums of this size round to; a step that changes no more than that is as good as any.
@@ -364,6 +320,22 @@ def solve_block(
 
     ``start`` is a dual from before, best that of the current model.
     """
+    if not block.is_separable:
+        return _solved(samples, block, start, effort)
+    xp = namespace_of(start)
+    factor, dual = xp.empty_like(block.origin), xp.empty_like(start)
+
+    def fill(first: int, last: int) -> None:
+        own = slice(first, last)
+        parts = samples.take(own), block.take(own), start[own, ...]
+        factor[own, :], dual[own, ...] = _solved(*parts, effort)
+
+    by_samples(fill, start)
+    return factor, dual
+
+
+def _solved(samples: Samples, block: Block, start: Array, effort: Effort) -> tuple[Array, Array]:
+    """Follow the path of one block problem, or of those of the codes of some samples."""
     xp = namespace_of(start)
     factor = _inside(block.origin, block.simplex)
     adjoint = block.adjoint(start)
@@ -373,6 +345,7 @@ def solve_block(
     n_bounds = factor.shape[1] if block.is_separable else factor.shape[0] * factor.shape[1]
     mu = block.total(factor * corner) / n_bounds
     least = xp.full_like(mu, _LAST * effort.gap / n_bounds)
+    precision = precision_of(samples.geometry)
     mu = xp.maximum(mu, least)
     path = _Path(
         start,
@@ -382,12 +355,13 @@ def solve_block(
         Conjugate.at(samples, -start),
         adjoint,
     )
-    is_full = mu > 0
+    is_full, gap = mu > 0, xp.full_like(mu, math.inf)
     dual_result, factor_result = xp.asarray(start, copy=True), xp.asarray(factor, copy=True)
     rows: Any = xp.arange(start.shape[0])
-    for _ in range(effort.n_steps):
+    for step in range(effort.n_steps):
         mu = xp.maximum(xp.where(is_full, _FALL * mu, _SLOW_FALL * mu), least)
-        path, promise, length = _follow(samples, block, path, mu, effort)
+        nearer = replace(effort, forcing=_BLOCK_FORCING / (1 + step))
+        path, promise, length = _follow(samples, block, path, mu, nearer)
         is_full = length > _FULL
         if block.is_separable:
             dual_result[rows, ...], factor_result[rows, ...] = path.dual, path.factor
@@ -395,15 +369,33 @@ def solve_block(
             dual_result, factor_result = path.dual, path.factor
         products = block.total(path.factor * path.slack)
         mu = products / n_bounds
-        is_open = (products + 0.5 * promise > effort.gap) | ~is_full
-        is_open = is_open & (length > _SHORTEST)
+        before, gap = gap, _gap(block, path)
+        # Steps that promise no more than rounding go on for as long as they close the gap.
+        goes_on = (products > effort.gap) | (0.5 * promise > precision) | ~is_full
+        goes_on = goes_on | (gap < _CLOSING * before)
+        is_open = goes_on & ~(gap <= effort.gap) & (length > _SHORTEST)
         if not bool(xp.any(is_open)):
             break
         if block.is_separable and not bool(xp.all(is_open)):
             kept = xp.nonzero(is_open)[0]
-            rows, mu, least, is_full = (own[kept] for own in (rows, mu, least, is_full))
+            parts = (rows, mu, least, is_full, gap)
+            rows, mu, least, is_full, gap = (own[kept] for own in parts)
             samples, block, path = samples.take(kept), block.take(kept), path.take(kept)
     return factor_result, dual_result
+
+
+def _gap(block: Block, path: _Path) -> Array:
+    """Return the duality gap of where the path is: a plan of the model against the dual.
+
+    The dual has the best factor for its adjoint (eq. 89), or the best corner where tau is zero.
+    """
+    xp = namespace_of(path.dual)
+    of_samples = path.conjugate.bounds(path.model) + path.conjugate.value
+    best = block.best(path.adjoint)
+    moved, at_best = path.factor - block.origin, best - block.origin
+    of_factor = path.adjoint * best + 0.5 * block.tau * (moved * moved - at_best * at_best)
+    of_samples = of_samples if block.is_separable else xp.sum(of_samples)
+    return of_samples + block.total(of_factor)
 
 
 def _follow(
@@ -420,8 +412,8 @@ def _follow(
     pull = path.adjoint - block.tau * (path.factor - block.origin) + target / path.factor
     alone = block.centred(weights, pull)
     right = path.conjugate.mean - path.model - block.model(alone)
-    equations = _Equations(path.conjugate, path.model, block, weights)
-    direction = epsilon * equations.solve(right, _FORCING, effort.n_inner)
+    equations = Equations(path.conjugate, path.model, block, weights)
+    direction = epsilon * equations.solve(right, effort.forcing, effort.n_inner)
     promise = equations.dot(right, direction)
     lifted = block.adjoint(direction)
     move = alone + block.centred(weights, lifted)
@@ -447,7 +439,7 @@ def _follow(
 
 
 def _residual(
-    block: Block, equations: _Equations, weights: Array, path: _Path, target: Array
+    block: Block, equations: Equations, weights: Array, path: _Path, target: Array
 ) -> Array:
     """Return the size of what is left of the three conditions, in the measure of a step's start."""
     missed = path.conjugate.mean - path.model
@@ -484,23 +476,11 @@ def _rows(numbers: Array) -> Array:
     return numbers[:, None] if numbers.ndim else numbers
 
 
-def spread(numbers: Array, like: Array) -> Array:
-    """Return numbers of samples, or one of all, in a shape to multiply arrays by."""
-    return numbers[(slice(None), *(None,) * (like.ndim - 1))] if numbers.ndim else numbers
-
-
 def _sinkhorn_step(right: Array, model: Array, epsilon: float) -> Array:
     """Return the change of the dual that makes the second margins those of the model."""
     xp = namespace_of(model)
-    tiny = xp.full_like(model, _LEAST_MASS**2)
+    tiny = xp.full_like(model, LEAST_MASS**2)
     return epsilon * xp.log(xp.maximum(right + model, tiny) / xp.maximum(model, tiny))
-
-
-def _ratio(above: Array, below: Array, where: Array) -> Array:
-    """Return a ratio where it is asked for, else zero."""
-    xp = namespace_of(above)
-    safe = xp.where(where & (below != 0), below, xp.ones_like(below))
-    return xp.where(where, above / safe, xp.zeros_like(above))
 
 
 def project_simplex(values: Array, axis: int) -> Array:
@@ -515,15 +495,3 @@ def project_simplex(values: Array, axis: int) -> Array:
     last = xp.sum(xp.astype(ordered > excess, xp.int64), axis=axis, keepdims=True) - 1
     shift = xp.take_along_axis(excess, last, axis=axis)
     return xp.maximum(values - shift, xp.zeros_like(values))
-
-
-def _logarithmic_mean(a: Array, b: Array) -> Array:
-    """Return ``(a - b) / log(a / b)``, their mean where they are about equal, zero if one is."""
-    xp = namespace_of(a)
-    sound = (a > 0) & (b > 0)
-    one = xp.ones_like(a)
-    high, low = xp.where(sound, a, one), xp.where(sound, b, one)
-    near = xp.abs(high - low) <= 1e-3 * low
-    ratio = xp.where(near, 2.0 * one, high / low)
-    mean = xp.where(near, 0.5 * (high + low), (high - low) / xp.log(ratio))
-    return xp.where(sound, mean, xp.zeros_like(a))

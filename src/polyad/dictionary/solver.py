@@ -22,6 +22,7 @@ from polyad.dictionary.newton import (
     Effort,
     dense_model,
     loss_of,
+    precision_of,
     project_simplex,
     solve_block,
 )
@@ -33,16 +34,14 @@ if TYPE_CHECKING:
     from polyad.core.arrays import Array
     from polyad.dictionary.loss import Samples
 
-# Losses are known to this part of epsilon for each sample, and final codes are solved to it.
-_PRECISION = 1e-11
-# What sums of costs round to, as a part of the largest.
-_ROUNDING = 1e-14
 # The weight, in epsilon, of half the squares of final codes: those of equal atoms are then equal.
 _CODE_RIDGE = 1e-4
 # Tangents of the debiased loss after which codes are final.
 _DEBIASED_ROUNDS = 20
 # An atom that no sample has more of is dead.
 _DEAD = 1e-6
+# Losses of samples below this part of epsilon, about a relative entropy, are not told apart.
+_MATTERS = 1e-3
 # The part of the loss of a batch that its atoms may miss.
 _BATCH_GAP = 1e-2
 # What a start takes from the mean of all samples, and how far its entries are from others'.
@@ -62,8 +61,7 @@ class DictionaryProblem(BlockProblem):
         self.samples, self.modes, self.half = samples, tuple(modes), half
         self.grid = samples.geometry.shape
         self.n_samples = int(samples.values.shape[0])
-        geometry = samples.geometry
-        self.precision = _PRECISION * geometry.epsilon + _ROUNDING * geometry.largest
+        self.precision = precision_of(samples.geometry)
         self.floor = 10 * self.precision * self.n_samples
 
     def take(self, rows: Array) -> DictionaryProblem:
@@ -227,7 +225,7 @@ class DictionarySolver(BlockSolver):
         # The codes of a model are those of transform, with a ridge that costs next to nothing.
         self.finish_cost = _CODE_RIDGE * problem.samples.geometry.epsilon * problem.n_samples
         # The loss above the lowest may come near to zero, where a part of it says nothing.
-        self.scale = problem.n_samples * problem.samples.geometry.epsilon
+        self.scale = _MATTERS * problem.n_samples * problem.samples.geometry.epsilon
 
     def step(self, state: BlockState) -> BlockState:
         """Return the state after a sweep: over batches, unless that raises the loss."""

@@ -10,10 +10,11 @@ Step
 
     up to a gap. Where f is convex in each block, any :math:`\tau > 0` makes the minimum unique and
     the step a descent; the gaps must be summable for the theory of [1]_, and are: each sweep may
-    leave a tenth of what the one before it brought.
+    leave half of what the one before it brought.
 Descent
-    A sweep that raises f, which only its gaps can do, is made again with a hundredth of the gap,
-    and after that not at all: f never rises.
+    A sweep that brings less than the gap it may leave says nothing about how much there is to
+    gain: another one with a tenth of the gap belongs to the same step. One that raises f, which
+    only its gaps can do, is forgotten: f never rises.
 Stationarity
     Eq. 5 of [1]_: the norm of the projection of :math:`-\nabla f` on the directions into the sets.
     It is measured where the problem knows gradients and projections. Elsewhere
@@ -42,10 +43,12 @@ from polyad.fitting.restarts import fit_best
 if TYPE_CHECKING:
     from polyad.core.arrays import Array
 
-# The part of what a sweep brought that the next may leave, and what is left of a gap that failed.
-_PART = 0.1
-_SMALLER = 0.01
-_ATTEMPTS = 3
+# The part of its value that the first sweep may leave, the part of what a sweep brought that the
+# next may, and what is left of a gap that was too large.
+_FIRST = 0.1
+_PART = 0.5
+_SMALLER = 0.1
+_ATTEMPTS = 4
 # How far the gradient is followed to find its projection, as a part of the size of the block.
 _NEARBY = 1e-7
 
@@ -121,18 +124,17 @@ class BlockSolver(Solver[BlockState]):
         """Return the state of a start, whose first sweep may leave a tenth of its value."""
         value, kept = self.problem.value(list(blocks), list(memory))
         above = value - self.least if math.isfinite(self.least) else abs(value)
-        gap = max(_PART * _PART * above, self.floor)
+        gap = max(_FIRST * above, self.floor)
         measured = self._stationarity(list(blocks), kept, math.inf)
         return BlockState(list(blocks), kept, value, gap, measured, 0)
 
     def step(self, state: BlockState) -> BlockState:
-        """Return the state after one sweep; f never rises."""
+        """Return the state after one sweep, or a few with smaller gaps; f never rises."""
         number = state.n_sweeps + 1
         weights = weights_of(self.tau(number) if callable(self.tau) else self.tau, state.blocks)
-        gap = state.gap
+        best, gap = state, state.gap
         for attempt in range(_ATTEMPTS):
-            memory = state.memory
-            blocks = list(state.blocks)
+            blocks, memory = list(best.blocks), best.memory
             blocks = self.problem.revived(blocks, memory) if attempt == 0 else blocks
             squares = 0.0
             for k, tau in enumerate(weights):
@@ -141,13 +143,15 @@ class BlockSolver(Solver[BlockState]):
                 squares += tau**2 * float(xp.sum((block - blocks[k]) ** 2))
                 blocks[k] = block
             value, memory = self.problem.value(blocks, memory)
-            if value <= state.value:
-                brought = state.value - value
+            if value <= best.value:
                 measured = self._stationarity(blocks, memory, math.sqrt(squares))
-                following = max(min(gap, _PART * brought), self.floor)
-                return BlockState(blocks, memory, value, following, measured, number)
+                best = BlockState(blocks, memory, value, gap, measured, number)
+            brought = state.value - best.value
+            if brought >= gap or gap <= self.floor:
+                following = max(_PART * brought, self.floor)
+                return dataclasses.replace(best, gap=following, n_sweeps=number)
             gap = max(_SMALLER * gap, self.floor)
-        return dataclasses.replace(state, n_sweeps=number, gap=gap)
+        return dataclasses.replace(best, gap=gap, n_sweeps=number)
 
     def objective(self, state: BlockState) -> float:
         """Return f."""
