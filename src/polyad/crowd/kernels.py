@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.compiled import kernel, part
+from polyad.core.compiled import kernel, owning_part, part
 from polyad.core.vector_math import fast_exp, fast_log
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def sum_logs(
                     out[base + k] = -np.inf
 
 
-@part
+@owning_part
 def fill_tile(
     labels: Labels,
     table: NDArray[np.float64],

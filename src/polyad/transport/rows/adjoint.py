@@ -191,8 +191,12 @@ def pull_block(
     R, W, mean = work.K, work.W, work.top
     grad_x, grad_a, grad_b, grad_numbers = out
     for row in range(start, stop):
-        a, b, y = row_of(rows.a, row), row_of(rows.b, row), row_of(rows.y, row)
-        given, G = row_of(numbers, row), gradients[row]
+        a, b, y = (
+            rows.a[row_of(rows.a, row)],
+            rows.b[row_of(rows.b, row)],
+            rows.y[row_of(rows.y, row)],
+        )
+        given, G = numbers[row_of(numbers, row)], gradients[row]
         lam, mu, gx = grad_a[row], grad_b[row], grad_x[row]
         make_densities(rows, costs, potentials[row], epsilon, row, start, work)
         has_nodes = node_potentials.shape[0] > 0

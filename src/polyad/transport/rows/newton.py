@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyad.core.compiled import part
+from polyad.core.compiled import owning_part, part
 from polyad.transport.rows.kernels import (
     couple,
     eliminate,
@@ -87,7 +87,7 @@ class Task(NamedTuple):
     budget: int
 
 
-@part
+@owning_part
 def make_workspace(m: int, n: int) -> Workspace:
     """Return the memory for rows with ``n`` values and ``m`` targets."""
     tables, squares = (np.empty((m, n)), np.empty((m, n)), np.empty((m, n))), np.zeros((2, m, m))
@@ -305,7 +305,7 @@ def _log_sum(work: Workspace, j: int, inverse: float) -> float:
     return result
 
 
-@part
+@owning_part
 def solve_cold(
     x: Vector,
     y: Vector,
