@@ -229,7 +229,8 @@ class _QuickCompiler(Compiler):
 
     def __init__(self, typingctx: Any, *arguments: Any) -> None:
         super().__init__(typingctx, *arguments)
-        self.state.typingctx = _signatures(typingctx, str(self.state.flags.fastmath))
+        flags = self.state.flags  # which what is called inherits
+        self.state.typingctx = _signatures(typingctx, f"{flags.fastmath} {flags.nrt}")
 
     def define_pipelines(self) -> Any:
         """Return the passes."""

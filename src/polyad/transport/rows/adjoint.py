@@ -41,7 +41,8 @@ def fill_target_terms(work: Workspace, b: Vector, q: Vector, G: Vector, grad_q: 
     """Fill ``work.W`` with M_ij / (b_j), for averages over targets; ``grad_q`` gets P' (G / a)."""
     R, W, T = work.K, work.W, work.top
     m, n = R.shape
-    T[:] = 0.0
+    for i in range(n):
+        T[i] = 0.0
     for j in range(m):
         weight = b[j] * q[j]
         for i in range(n):
@@ -59,7 +60,8 @@ def fill_value_terms(work: Workspace, a: Vector, z: Vector, G: Vector, grad_z: V
     """Fill ``work.W`` with M_ij / (a_i), for averages over values; ``grad_z`` gets P (G / b)."""
     R, W = work.K, work.W
     m, n = R.shape
-    grad_z[:] = 0.0
+    for i in range(n):
+        grad_z[i] = 0.0
     for j in range(m):
         total, mass = 0.0, 0.0
         for i in range(n):
@@ -76,7 +78,8 @@ def fill_sides(work: Workspace, a: Vector, of_rows: bool) -> None:
     """Fill ``work.shares`` with e / a and ``work.step`` with (c - P'(e / a)) / b."""
     R, W, terms, side = work.K, work.W, work.shares, work.step
     m, n = R.shape
-    terms[:] = 0.0
+    for i in range(n):
+        terms[i] = 0.0
     for j in range(m):
         total = 0.0
         for i in range(n):
@@ -215,12 +218,16 @@ def pull_block(
         else:
             solve_targets(work, b, mu)
         # What may be added to one and taken from the other is chosen.
-        mu -= (b * mu).sum()
+        common = 0.0
+        for j in range(m):
+            common += b[j] * mu[j]
+        for j in range(m):
+            mu[j] -= common
         fill_lam(work, a, b, lam, mu)
         # grad_x = sum_j dL/dC_ij dC_ij/dx_i. The sums over j of dL/dC are zero, so that the mean
         # slope may be taken away first: nothing large cancels.
-        mean[:] = 0.0
-        gx[:] = 0.0
+        for i in range(n):
+            mean[i], gx[i] = 0.0, 0.0
         has_slopes = slopes.shape[0] > 0
         for j in range(m):
             for i in range(n):

@@ -320,7 +320,8 @@ def solve_cold(
 
     ``work.table`` is that of the row, ``small`` is that of bins in place of values.
     """
-    g[:] = 0.0
+    for j in range(g.size):
+        g[j] = 0.0
     low, high = bounds(x)
     lowest, highest = bounds(y)
     level = _FIRST_LEVEL * (highest - lowest) * (max(high, highest) - min(low, lowest))
@@ -342,7 +343,8 @@ def solve_cold_table(
     a: Vector, b: Vector, g: Vector, task: Task, work: Workspace
 ) -> tuple[float, int]:
     """Solve a row with the costs in ``work.table`` from nothing; return the error and the steps."""
-    g[:] = 0.0
+    for j in range(g.size):
+        g[j] = 0.0
     lowest, highest = np.inf, -np.inf
     for j in range(b.size):
         low, high = bounds(work.table[j])
