@@ -43,6 +43,8 @@ MAY_USE = {
     # Model files name their class: the root has the list of estimators.
     "io": FLOORS | SKELETON | {ROOT},
     ROOT: GROUND | FLOORS | SKELETON | ROOMS | TOP,
+    "cli": {ROOT},
+    "__main__": {"cli"},
 }
 
 
@@ -286,6 +288,7 @@ PUBLIC = {
     "polyad.cp.similarity": ["SimilarityCP"],
     "polyad.cp.stochastic": ["StochasticCP"],
     "polyad.cp.supervised": ["SupervisedCP"],
+    "polyad.cli": [],
     "polyad.core": [],
     "polyad.crowd": ["DawidSkene", "MajorityVote"],
     "polyad.data": ["LabelledTensor"],
@@ -407,6 +410,8 @@ def test_star_import_gives_the_public_names():
 
 # Importing.
 
+PARTS = {"part", "ordered_part", "owning_part"}
+
 
 def compiled(tree, decorators):
     """Return the functions of a module that have one of some decorators, by name."""
@@ -420,22 +425,18 @@ def compiled(tree, decorators):
 
 @cache
 def parts():
-    return {
-        (module, name)
-        for module, tree in modules().items()
-        for name in compiled(tree, {"part", "ordered_part"})
-    }
+    return {(module, name) for module, tree in modules().items() for name in compiled(tree, PARTS)}
 
 
 def interpreted_parts(module, tree):
     """Yield the parts of kernels that a module names outside of kernels and parts."""
-    known = {name: (module, name) for name in compiled(tree, {"part", "ordered_part"})}
+    known = {name: (module, name) for name in compiled(tree, PARTS)}
     for node in nodes(tree):
         if isinstance(node, ast.ImportFrom):
             known |= {alias.name: (node.module, alias.name) for alias in node.names}
     inside = {
         id(node)
-        for function in compiled(tree, {"kernel", "part", "ordered_part"}).values()
+        for function in compiled(tree, {"kernel", *PARTS}).values()
         for node in ast.walk(function)
     }
     for node in nodes(tree):

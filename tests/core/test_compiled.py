@@ -9,12 +9,14 @@ import multiprocessing
 import sys
 import time
 import types
+from unittest import TestCase
 
 import numpy as np
 import pytest
+from numba.core import event
 from numba.core.errors import TypingError
 
-from polyad.core.compiled import _SharedCacheFile, kernel
+from polyad.core.compiled import _SharedCacheFile, kernel, owning_part, part
 from tests.forks import CONTEXT
 
 
@@ -137,9 +139,9 @@ def joined(x, y):
 """
 
 
-def made(folder):
+def made(folder, name="fresh"):
     (folder / "fresh.py").write_text(CALLED)
-    spec = importlib.util.spec_from_file_location("fresh", folder / "fresh.py")
+    spec = importlib.util.spec_from_file_location(name, folder / "fresh.py")
     fresh = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fresh)
     return fresh
@@ -184,3 +186,48 @@ def test_versions_for_types_that_are_no_more_are_compiled_again(tmp_path, monkey
     assert file.load("new") is None
     file.save("new", "after")
     assert file.load("new") == "after"
+
+
+def test_a_part_is_compiled_once_for_callers_of_all_kinds(tmp_path):
+    compiled = []
+
+    class Names(event.Listener):
+        def on_start(self, started):
+            compiled.append(started.data["dispatcher"].py_func.__name__)
+
+        def on_end(self, ended):
+            pass
+
+    fresh = made(tmp_path)
+    with event.install_listener("numba:compile", Names()):
+        fresh.joined(np.ones(3), np.empty(3))
+    assert sorted(compiled) == ["halved", "joined", "quartered"]
+
+
+def test_a_part_that_is_given_arrays_to_hold_has_to_own_them():
+    @owning_part
+    def inner(x):
+        return x[1:-1]
+
+    @part
+    def first(x):
+        return inner(x)[0]
+
+    @kernel
+    def doubled(x):
+        return 2.0 * first(x)
+
+    with pytest.raises(TypeError, match="first makes arrays or returns them: let it be an own"):
+        doubled(np.ones(4))
+
+
+def test_long_compiling_is_told_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("polyad.core.compiled._UNTOLD_SECONDS", 0.0)
+    monkeypatch.setattr("polyad.core.compiled._watch.told", False)
+    fresh = made(tmp_path, "polyad.fresh")
+    with TestCase().assertLogs("polyad", "WARNING") as told:
+        for x in (np.ones(3), np.ones(3, np.float32)):
+            fresh.joined(x, np.empty_like(x))
+    assert [message.partition(",")[0] for message in told.output] == [
+        "WARNING:polyad:polyad is compiling"
+    ]

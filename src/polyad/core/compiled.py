@@ -5,19 +5,40 @@ No kernel starts threads: each works on a block that ``polyad.core.threads.run_b
 
 from __future__ import annotations
 
+import functools
 import gc
+import logging
 import os
 import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from numba import njit
-from numba.core import event
+from numba import njit, types
+from numba.core import cgutils, event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
-from numba.extending import register_jitable
+from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.lowering import Lower
+from numba.core.typed_passes import (
+    AnnotateTypes,
+    IRLegalization,
+    NativeLowering,
+    NoPythonBackend,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+)
+from numba.core.typing.context import Context
+from numba.core.typing.templates import infer_global
+from numba.core.untyped_passes import (
+    FixupArgs,
+    GenericRewrites,
+    IRProcessing,
+    ReconstructSSA,
+    RewriteSemanticConstants,
+    TranslateByteCode,
+)
 
 if sys.platform != "win32":
     import fcntl
@@ -34,26 +55,46 @@ _IN_ORDER: dict[str, Any] = {
 }
 _REGROUPED: dict[str, Any] = {**_IN_ORDER, "fastmath": {"contract", "nsz", "reassoc"}}
 
+# Compiling for longer is told, above the level that programs which set up no logging show.
+_UNTOLD_SECONDS = 2.0
+logger = logging.getLogger("polyad")
+
 _events: Any = event  # which has no types
 _timer = _events.TimingListener()
 _events.register("numba:compile", _timer)
 
 
 class _Watch(_events.Listener):
-    """Looks for no garbage while Numba compiles, which makes much that stays, and ends failures."""
+    """Looks for no garbage while Numba compiles, which makes much that stays, and ends failures.
 
-    pauses, depth = False, 0
+    It also tells those who wait what they wait for.
+    """
 
-    def on_start(self, _event: Any) -> None:
-        """Stop looking, where anybody looked."""
+    pauses, depth, told = False, 0, False
+    began, seconds = 0.0, 0.0
+
+    def on_start(self, started: Any) -> None:
+        """Stop looking, where anybody looked; tell who has waited for some time."""
         if gc.isenabled():
             gc.disable()
             self.pauses = True
+        if self.depth == 0:
+            self.began = time.perf_counter()
         self.depth += 1
+        waited = self.seconds + time.perf_counter() - self.began
+        is_own = started.data["dispatcher"].py_func.__module__.startswith("polyad.")
+        if not self.told and is_own and waited > _UNTOLD_SECONDS:
+            self.told = True
+            logger.warning(
+                'polyad is compiling, once: what it compiles is kept. "python -m polyad warm-up" '
+                "compiles all of it beforehand."
+            )
 
     def on_end(self, ended: Any) -> None:
         """Go on after the outermost function; nobody waits for what could not be compiled."""
         self.depth -= 1
+        if self.depth == 0:
+            self.seconds += time.perf_counter() - self.began
         if self.pauses and self.depth == 0:
             gc.enable()
             self.pauses = False
@@ -62,7 +103,8 @@ class _Watch(_events.Listener):
                 _end_turn(index)
 
 
-_events.register("numba:compile", _Watch())
+_watch = _Watch()
+_events.register("numba:compile", _watch)
 
 
 def compile_seconds() -> float:
@@ -86,17 +128,120 @@ def part(function: Function) -> Function:
     """Let kernels call a function, which goes into each of them; in Python it stays as it is.
 
     It is compiled as they are, but only with them and for no one else, which saves much of the
-    time that a first fit compiles: :func:`kernel` is for what Python calls.
+    time that a first fit compiles: :func:`kernel` is for what Python calls. It borrows its arrays:
+    it neither makes nor returns any, so that nothing has to be compiled that counts who holds them.
     """
-    return register_jitable(**_REGROUPED, pipeline_class=_PartCompiler)(function)
+    return _registered(function, {**_REGROUPED, "_nrt": False})
 
 
 def ordered_part(function: Function) -> Function:
     """As :func:`part`, but the order of all sums is kept: for compensated arithmetic."""
-    return register_jitable(**_IN_ORDER, pipeline_class=_PartCompiler)(function)
+    return _registered(function, {**_IN_ORDER, "_nrt": False})
 
 
-class _PartCompiler(Compiler):
+def owning_part(function: Function) -> Function:
+    """As :func:`part`, for functions that make arrays or return them."""
+    return _registered(function, {**_REGROUPED, "_nrt": True})
+
+
+def _registered(function: Function, options: dict[str, Any]) -> Function:
+    """Tell Numba what to call for a function, compiled once for each type, whoever calls it.
+
+    What Numba's own ``register_jitable`` makes is compiled again for callers with other options.
+    """
+    compiled: Any = njit(**options, pipeline_class=_PartCompiler)(function)
+    _parts.append(compiled)
+    infer_global(function, types.Dispatcher(compiled))
+    return function
+
+
+_parts: list[Any] = []  # which Numba does not hold itself
+
+
+class _Signatures(Context):
+    """What Numba knows of types, with a memory for the types that functions take and return.
+
+    Numba tries all versions of an operator on each use of it, of which hardly any are for numbers.
+    """
+
+    __slots__ = ("_context", "_known")
+
+    def __init__(self, context: Any) -> None:
+        self.__dict__ = vars(context)  # what one of the two learns, the other one knows
+        self._context: Any = context
+        self._known: dict[Any, Any] = {}
+
+    def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        """Return the signature of a call."""
+        resolve = self._context.resolve_function_type
+        is_plain = type(func) is types.Function or (
+            callable(func) and not isinstance(func, types.Type)
+        )
+        if kws or not is_plain:
+            return resolve(func, args, kws)
+        found = self._known.get((func, args))
+        if found is None:
+            found = self._known[func, args] = resolve(func, args, kws)
+        return found
+
+
+@functools.cache
+def _signatures(context: Any, _options: str) -> _Signatures:
+    return _Signatures(context)
+
+
+class _Lower(Lower):
+    """Lowering without what only a debugger wants to know."""
+
+    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        """Return where a variable is kept."""
+        return cgutils.alloca_once(self.builder, lltype, name=name, zfill=False)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Lowering(NativeLowering):
+    _name = "polyad_lowering"
+    lowering_class = _Lower
+
+
+_PASSES = (
+    TranslateByteCode,
+    FixupArgs,
+    IRProcessing,
+    RewriteSemanticConstants,
+    GenericRewrites,
+    ReconstructSSA,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+    IRLegalization,
+    AnnotateTypes,
+    _Lowering,
+    NoPythonBackend,
+)
+
+
+class _QuickCompiler(Compiler):
+    """Makes of a function what Numba does, without what looks for things that kernels do not use.
+
+    Those are closures, ``with``, ``literal_unroll``, ``is None``, inlined overloads and
+    expressions of whole arrays.
+    """
+
+    def __init__(self, typingctx: Any, *arguments: Any) -> None:
+        super().__init__(typingctx, *arguments)
+        flags = self.state.flags  # which what is called inherits
+        self.state.typingctx = _signatures(typingctx, f"{flags.fastmath} {flags.nrt}")
+
+    def define_pipelines(self) -> Any:
+        """Return the passes."""
+        manager: Any = PassManager("polyad")
+        for pass_class in _PASSES:
+            manager.add_pass(pass_class, pass_class.__name__)
+        manager.finalize()
+        return [manager]
+
+
+class _PartCompiler(_QuickCompiler):
     """Compiles a part as far as the kernels need it that it goes into."""
 
     def compile_extra(self, func: Any) -> Any:
@@ -107,10 +252,25 @@ class _PartCompiler(Compiler):
         state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
         state.library = _PartLibrary(state.targetctx.codegen(), func.__qualname__)
         result = super().compile_extra(func)
+        if not state.flags.nrt:
+            self._check_borrows(func.__qualname__, result.signature.return_type)
         # Numba finds the code by what Python would call, of which each part needs its own.
         never_called: Any = [].copy
         state.targetctx.insert_user_function(never_called, result.fndesc, [result.library])
         return result._replace(entry_point=never_called)
+
+    def _check_borrows(self, name: str, returned: Any) -> None:
+        """Refuse a part that is handed arrays to hold, or hands them on, and counts nothing."""
+        state = self.state
+        made = [returned]
+        for block in state.func_ir.blocks.values():
+            for call in block.find_exprs(op="call"):
+                if not isinstance(state.typemap[call.func.name], types.NamedTupleClass):
+                    made.append(state.calltypes[call].return_type)
+        models = state.targetctx.data_model_manager
+        if any(models[result].contains_nrt_meminfo() for result in made):
+            msg = f"{name} makes arrays or returns them: let it be an owning_part"
+            raise TypeError(msg)
 
 
 class _PartLibrary(JITCodeLibrary):
@@ -123,7 +283,7 @@ class _PartLibrary(JITCodeLibrary):
         self._finalized = True
 
 
-class _Compiler(Compiler):
+class _Compiler(_QuickCompiler):
     """Compiles a kernel into a library that keeps its own copies of what it calls."""
 
     def compile_extra(self, func: Any) -> Any:

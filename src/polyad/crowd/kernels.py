@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.compiled import kernel, ordered_part, part
+from polyad.core.compiled import kernel, ordered_part, owning_part, part
 from polyad.core.vector_math import fast_exp, fast_log
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def sum_logs(
                     out[other, i] = -np.inf
 
 
-@part
+@owning_part
 def normalise(found: NDArray[np.float64], n_items: int) -> float:
     """Make posteriors of logarithms, class by class, and return the sum of what they lacked."""
     n_classes = len(found)

@@ -460,6 +460,7 @@ class Progress:
         self._title = title
         self._log = verbose >= 2
         self._bar: Any = None
+        self._compiled = compile_seconds()
         if verbose >= 1:
             from tqdm.auto import tqdm
 
@@ -468,6 +469,8 @@ class Progress:
     def update(self, iteration: int, objective: float) -> None:
         """Tell of one more iteration."""
         if self._bar is not None:
+            compiled, self._compiled = self._compiled, compile_seconds()
+            self._bar.start_t += self._compiled - compiled  # no time of an iteration
             self._bar.set_postfix_str(f"objective={objective:.6g}", refresh=False)
             self._bar.update()
         if self._log:

@@ -16,7 +16,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 
-from polyad.core.compiled import kernel, part
+from polyad.core.compiled import kernel, owning_part, part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -452,7 +452,7 @@ def _add_products(batch: NDArray[np.float64], n_filled: int, normal: NDArray[np.
             normal[i + 1, j + 1] += d
 
 
-@part
+@owning_part
 def _sum_row(
     work: tuple[Pieces, Spans],
     s: int,

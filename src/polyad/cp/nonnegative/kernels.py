@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.compiled import kernel, part
+from polyad.core.compiled import kernel, owning_part, part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +65,7 @@ def _solve_free(
         solution[i] = solution[i] / factor[i, i] if factor[i, i] > 0 else 0.0
 
 
-@part
+@owning_part
 def _polish(
     normal: NDArray[Any], rhs: NDArray[Any], row: NDArray[Any], factor: NDArray[Any], tol: float
 ) -> bool:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyad.core.compiled import kernel, part
+from polyad.core.compiled import kernel, owning_part, part
 from polyad.cp.poisson.quadratic import minimise_quadratic
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def divergence_rows(
         out.violations[s] = total
 
 
-@part
+@owning_part
 def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
     longest = 1
     for s in range(block[0], block[1]):
@@ -233,7 +233,7 @@ def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
     return Work(slices, model, products, np.empty(width), np.empty(width))
 
 
-@part
+@owning_part
 def _row(slices: Slices, s: int, model: Model) -> Row:
     first, last = slices.starts[s], slices.starts[s + 1]
     total = 0.0
@@ -430,7 +430,7 @@ def _change(work: Work, row: Row, moved: tuple[Vector, Vector], step: Vector) ->
     return total
 
 
-@part
+@owning_part
 def _escape(work: Work, row: Row, point: tuple[Vector, Vector], step: Vector) -> bool:
     """Lift inadmissible zeros: shares at zero, where updates cannot move them, that want to grow.
 
@@ -482,7 +482,7 @@ def _hessian(work: Work, row: Row, y: Vector, hessian: Vector) -> None:
             hessian[q, r] = hessian[r, q]
 
 
-@part
+@owning_part
 def _search(work: Work, row: Row, point: tuple[Vector, Vector], direction: Vector) -> bool:
     """Go along a direction, halving the way until ``f`` is lower enough; say whether it was.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.core.compiled import part
+from polyad.core.compiled import owning_part, part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SLOPE = -1e-12
 
 
-@part
+@owning_part
 def minimise_quadratic(hessian: Vector, y: Vector, gradient: Vector, step: Vector) -> bool:
     """Fill ``step`` with the minimum of ``g . s + s . H s / 2`` over ``s >= -y``.
 
@@ -54,7 +54,7 @@ def minimise_quadratic(hessian: Vector, y: Vector, gradient: Vector, step: Vecto
     return True
 
 
-@part
+@owning_part
 def _solve_free(
     hessian: Vector, slope: Vector, is_free: NDArray[np.bool_], direction: Vector
 ) -> bool:
@@ -90,7 +90,7 @@ def _solve_free(
     return True
 
 
-@part
+@owning_part
 def _advance(
     hessian: Vector, problem: tuple[Vector, Vector], step: Vector, direction: Vector
 ) -> int:

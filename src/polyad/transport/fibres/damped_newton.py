@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.compiled import part
+from polyad.core.compiled import owning_part, part
 from polyad.core.vector_math import fast_exp, fast_log
 from polyad.transport.fibres.kernels import (
     BASE,
@@ -169,7 +169,7 @@ def _is_better(old: Point, new: Point, predicted: float) -> bool:
     return predicted < 0.0 and new.merit <= bound
 
 
-@part
+@owning_part
 def anneal(
     task: Task, grid: Vector, unknowns: Vector, penalty: float, tol: float, budget: int
 ) -> tuple[Point, int]:

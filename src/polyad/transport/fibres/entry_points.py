@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.compiled import kernel, part
+from polyad.core.compiled import kernel, owning_part, part
 from polyad.core.vector_math import fast_exp, fast_log
 from polyad.transport.fibres.damped_newton import (
     ABSORBED,
@@ -148,7 +148,7 @@ def careful_block(
         _set_value(fibres, xhat, rules, j, results)
 
 
-@part
+@owning_part
 def _make_task(
     kernels: Kernels,
     fibres: Fibres,

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyad.core.compiled import ordered_part, part
+from polyad.core.compiled import ordered_part, owning_part, part
 from polyad.core.vector_math import fast_exp, fast_log
 
 if TYPE_CHECKING:
@@ -176,13 +176,13 @@ STEP = np.int64(8)
 MATRIX = 9
 
 
-@part
+@owning_part
 def make_grid(most: int, like: NDArray[Any]) -> NDArray[Any]:
     """Return the work space of fibres of at most so many nonzeros, for a kernel matrix."""
     return np.empty((ROWS + round_up(most), like.shape[1]), like.dtype)
 
 
-@part
+@owning_part
 def make_unknowns(most: int) -> NDArray[np.float64]:
     """Return the work space for the unknowns of such fibres."""
     lanes = (most + 7) // 8 * 8

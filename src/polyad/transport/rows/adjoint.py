@@ -41,7 +41,7 @@ def fill_target_terms(work: Workspace, b: Vector, q: Vector, G: Vector, grad_q: 
     """Fill ``work.W`` with M_ij / (b_j), for averages over targets; ``grad_q`` gets P' (G / a)."""
     R, W, T = work.K, work.W, work.top
     m, n = R.shape
-    T[:] = 0.0
+    _clear(T)
     for j in range(m):
         weight = b[j] * q[j]
         for i in range(n):
@@ -59,7 +59,7 @@ def fill_value_terms(work: Workspace, a: Vector, z: Vector, G: Vector, grad_z: V
     """Fill ``work.W`` with M_ij / (a_i), for averages over values; ``grad_z`` gets P (G / b)."""
     R, W = work.K, work.W
     m, n = R.shape
-    grad_z[:] = 0.0
+    _clear(grad_z)
     for j in range(m):
         total, mass = 0.0, 0.0
         for i in range(n):
@@ -76,7 +76,7 @@ def fill_sides(work: Workspace, a: Vector, of_rows: bool) -> None:
     """Fill ``work.shares`` with e / a and ``work.step`` with (c - P'(e / a)) / b."""
     R, W, terms, side = work.K, work.W, work.shares, work.step
     m, n = R.shape
-    terms[:] = 0.0
+    _clear(terms)
     for j in range(m):
         total = 0.0
         for i in range(n):
@@ -164,6 +164,22 @@ def couple_densities(work: Workspace, a: Vector, b: Vector) -> None:
     couple(work.K, b, work.roots, work.shares, work.W, work.couplings)
 
 
+@part
+def _centre(weights: Vector, numbers: Vector) -> None:
+    """Take the weighted mean away."""
+    mean = 0.0
+    for j in range(weights.size):
+        mean += weights[j] * numbers[j]
+    for j in range(weights.size):
+        numbers[j] -= mean
+
+
+@part
+def _clear(numbers: Vector) -> None:
+    for i in range(numbers.size):
+        numbers[i] = 0.0
+
+
 @kernel
 def pull_block(
     rows: Rows,
@@ -191,8 +207,12 @@ def pull_block(
     R, W, mean = work.K, work.W, work.top
     grad_x, grad_a, grad_b, grad_numbers = out
     for row in range(start, stop):
-        a, b, y = row_of(rows.a, row), row_of(rows.b, row), row_of(rows.y, row)
-        given, G = row_of(numbers, row), gradients[row]
+        a, b, y = (
+            rows.a[row_of(rows.a, row)],
+            rows.b[row_of(rows.b, row)],
+            rows.y[row_of(rows.y, row)],
+        )
+        given, G = numbers[row_of(numbers, row)], gradients[row]
         lam, mu, gx = grad_a[row], grad_b[row], grad_x[row]
         make_densities(rows, costs, potentials[row], epsilon, row, start, work)
         has_nodes = node_potentials.shape[0] > 0
@@ -211,12 +231,12 @@ def pull_block(
         else:
             solve_targets(work, b, mu)
         # What may be added to one and taken from the other is chosen.
-        mu -= (b * mu).sum()
+        _centre(b, mu)
         fill_lam(work, a, b, lam, mu)
         # grad_x = sum_j dL/dC_ij dC_ij/dx_i. The sums over j of dL/dC are zero, so that the mean
         # slope may be taken away first: nothing large cancels.
-        mean[:] = 0.0
-        gx[:] = 0.0
+        _clear(mean)
+        _clear(gx)
         has_slopes = slopes.shape[0] > 0
         for j in range(m):
             for i in range(n):

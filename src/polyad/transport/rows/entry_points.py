@@ -47,10 +47,9 @@ class Rows(NamedTuple):
 
 
 @part
-def row_of(shared: Table, row: int) -> Vector:
-    """Return a row of what may be the same for all rows."""
-    numbers: Vector = shared[row if shared.shape[0] > 1 else 0]
-    return numbers
+def row_of(shared: Table, row: int) -> int:
+    """Return where the numbers of a row are, which may be the same for all rows."""
+    return row if shared.shape[0] > 1 else 0
 
 
 @part
@@ -60,7 +59,7 @@ def _fill_table(rows: Rows, costs: Tables, row: int, start: int, table: Table) -
             for i in range(table.shape[1]):
                 table[k, i] = costs[row - start, k, i]
     else:
-        squared_table(rows.x[row], row_of(rows.y, row), table)
+        squared_table(rows.x[row], rows.y[row_of(rows.y, row)], table)
 
 
 @kernel
@@ -79,7 +78,7 @@ def solve_block(
     n, m = rows.x.shape[1], rows.y.shape[1]
     work, small = make_workspace(m, n), make_workspace(m, N_BINS)
     for row in range(start, stop):
-        a, b, g = row_of(rows.a, row), row_of(rows.b, row), potentials[row]
+        a, b, g = rows.a[row_of(rows.a, row)], rows.b[row_of(rows.b, row)], potentials[row]
         _fill_table(rows, costs, row, start, work.table)
         error, count = np.inf, 0
         if is_warm:
@@ -89,7 +88,7 @@ def solve_block(
                 error, more = solve_cold_table(a, b, g, task, work)
             else:
                 error, more = solve_cold(
-                    rows.x[row], row_of(rows.y, row), a, b, g, task, work, small
+                    rows.x[row], rows.y[row_of(rows.y, row)], a, b, g, task, work, small
                 )
             count += more
         complete_potentials(work, b, g, task.epsilon)
@@ -104,7 +103,7 @@ def make_densities(
 
     Values and targets without weight have them too.
     """
-    b, K = row_of(rows.b, row), work.K
+    b, K = rows.b[row_of(rows.b, row)], work.K
     m, n = K.shape
     _fill_table(rows, costs, row, start, work.table)
     set_weights(b, work)
@@ -134,9 +133,9 @@ def average_block(
     n, m = rows.x.shape[1], rows.y.shape[1]
     work = make_workspace(m, n)
     for row in range(start, stop):
-        a, b = row_of(rows.a, row), row_of(rows.b, row)
+        a, b = rows.a[row_of(rows.a, row)], rows.b[row_of(rows.b, row)]
         make_densities(rows, costs, potentials[row], epsilon, row, start, work)
-        given = row_of(numbers, row)
+        given = numbers[row_of(numbers, row)]
         if of_rows:
             for j in range(m):
                 work.step[j] = b[j] * given[j]
@@ -159,8 +158,8 @@ def extend_block(
     n, m = rows.x.shape[1], rows.y.shape[1]
     work = make_workspace(m, n)
     for row in range(start, stop):
-        x, b = rows.x[row], row_of(rows.b, row)
-        squared_table(x, row_of(rows.y, row), work.table)
+        x, b = rows.x[row], rows.b[row_of(rows.b, row)]
+        squared_table(x, rows.y[row_of(rows.y, row)], work.table)
         set_weights(b, work)
         gibbs(work.table, work.log_b, work.scale, potentials[row], 1.0 / epsilon, work.K, work.top)
         row_sums(work.K, work.scale, work.shares)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.core.compiled import part
+from polyad.core.compiled import owning_part, part
 from polyad.core.vector_math import fast_exp, fast_log
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def evaluate(
     return error, value
 
 
-@part
+@owning_part
 def couple(
     K: Table, scale: Vector, roots: Vector, shares: Vector, W: Table, couplings: Table
 ) -> None:
@@ -209,7 +209,7 @@ def ground_largest(b: Vector, ground: Vector) -> None:
     ground[largest] += b[largest]
 
 
-@part
+@owning_part
 def eliminate(couplings: Table, ground: Vector, factor: Table, pivots: Vector) -> None:
     """Factor the Laplacian of ``couplings`` plus diag(ground), without subtraction.
 

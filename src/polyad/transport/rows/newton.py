@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from polyad.core.compiled import part
+from polyad.core.compiled import owning_part, part
 from polyad.transport.rows.kernels import (
     couple,
     eliminate,
@@ -87,7 +87,7 @@ class Task(NamedTuple):
     budget: int
 
 
-@part
+@owning_part
 def make_workspace(m: int, n: int) -> Workspace:
     """Return the memory for rows with ``n`` values and ``m`` targets."""
     tables, squares = (np.empty((m, n)), np.empty((m, n)), np.empty((m, n))), np.zeros((2, m, m))
@@ -305,7 +305,7 @@ def _log_sum(work: Workspace, j: int, inverse: float) -> float:
     return result
 
 
-@part
+@owning_part
 def solve_cold(
     x: Vector,
     y: Vector,
@@ -320,7 +320,8 @@ def solve_cold(
 
     ``work.table`` is that of the row, ``small`` is that of bins in place of values.
     """
-    g[:] = 0.0
+    for j in range(g.size):
+        g[j] = 0.0
     low, high = bounds(x)
     lowest, highest = bounds(y)
     level = _FIRST_LEVEL * (highest - lowest) * (max(high, highest) - min(low, lowest))
@@ -342,7 +343,8 @@ def solve_cold_table(
     a: Vector, b: Vector, g: Vector, task: Task, work: Workspace
 ) -> tuple[float, int]:
     """Solve a row with the costs in ``work.table`` from nothing; return the error and the steps."""
-    g[:] = 0.0
+    for j in range(g.size):
+        g[j] = 0.0
     lowest, highest = np.inf, -np.inf
     for j in range(b.size):
         low, high = bounds(work.table[j])

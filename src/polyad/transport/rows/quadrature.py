@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.core.compiled import kernel, part
+from polyad.core.compiled import kernel, owning_part
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,7 @@ _MAX_CHANGE = 5.0
 _NEGLIGIBLE = 1e-24
 
 
-@part
+@owning_part
 def gauss_quadrature(points: Vector, weights: Vector, nodes: Vector, masses: Vector) -> int:
     """Fill nodes and masses of the quadrature of some points; return how many there are."""
     n = points.size

@@ -1,0 +1,1 @@
+"""The commands of ``python -m polyad``, a module for each."""
