@@ -2,42 +2,58 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from array_api_compat import device
+from numpy.linalg import norm
 from scipy.sparse import csr_array
 
 from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.threads import cut
+from polyad.cp.problem import comfortable_exponent
 from polyad.cp.rules import epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product, unfold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from polyad.cp.problem import FitData
     from polyad.tensor.sparse import SparseTensor
 
+#: The names that classes with nonnegative factors take for ``init``.
+NONNEGATIVE_STARTS = ("svd", "split", "random", "search")
+
 # Subspace iteration on the Gram matrix: enough for a start, which needs no exact vectors.
 _OVERSAMPLING = 8
 _POWER_STEPS = 3
+_EXACT_STEPS = 12
 # A basis of so many rows is made orthogonal by its Gram matrix: QR would cost more than all else.
 _TALL = 4096
+# The part of the margins in a start of singular pairs, and of an even spread in the margins.
+_MIXED_IN = 0.1
+_EVEN = 0.01
+# Power steps to a rank-one tensor: a start needs no exact one.
+_RANK_ONE_STEPS = 10
 
 
-def make_start(
-    problem: FitData, n_components: int, init: str | list[Array], *, number: int, seed: int
-) -> list[Array]:
-    """Return the factors that restart ``number`` begins with: given ones, or made here."""
-    if not isinstance(init, str):
-        return init
-    make = svd_start if init == "svd" and number == 0 else random_start
-    return _of_the_size_of(problem, make(problem, n_components, seed))
+def names_of(starts: Sequence[str]) -> str:
+    """Return names of starts as a user writes them."""
+    return ", ".join(map(repr, starts))
 
 
-def _of_the_size_of(problem: FitData, factors: list[Array]) -> list[Array]:
+def make_start(problem: FitData, n_components: int, kind: str, seed: int) -> list[Array]:
+    """Return factors of any sign to begin with: singular vectors, or random numbers."""
+    make = svd_start if kind == "svd" else random_start
+    return of_the_size_of(problem, make(problem, n_components, seed))
+
+
+def of_the_size_of(problem: FitData, factors: list[Array]) -> list[Array]:
     """Scale factors so that the model is as large as the data: a ridge then acts as it will."""
     xp = namespace_of(factors[0])
     size = float(xp.sum(gram_product(factors)))
@@ -72,14 +88,142 @@ def svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
     return factors
 
 
-def leading_vectors(apply: Callable[[Array], Array], guess: Array, width: int) -> Array:
+def nonnegative_svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
+    r"""Return nonnegative factors made of the singular pairs of the samples x rest matrix.
+
+    As for matrices (NNDSVD, Boutsidis and Gallopoulos 2008) the larger of the two nonnegative parts
+    of a pair counts. Its right side, a tensor over the other modes, is replaced by a nonnegative
+    rank-one tensor. Some of the margins of the data is mixed in, so that no entry is zero where
+    something is to be explained. Components beyond the rank of the matrix are random. The sum of a
+    component is that of its nonnegative pair, and sits in the samples.
+    """
+    generator = np.random.default_rng(seed)
+    size = problem.shape[0]
+    width = min(n_components, size, math.prod(problem.shape[1:]))
+    block = min(width + _OVERSAMPLING, size)
+    guess = problem.asarray(generator.standard_normal((size, block)))
+    tensor = of_comfortable_size(problem.tensor)
+    # To the end, or nearly so: the start should not depend on the seed.
+    vectors = leading_vectors(gram_operator(tensor, 0, block), guess, width, _EXACT_STEPS)
+    columns = _Columns(tensor)
+    margins = positive_margins(tensor)
+    factors = [
+        generator.uniform(0.1, 1.0, (n, n_components)) * margin[:, None]
+        for n, margin in zip(problem.shape, margins, strict=True)
+    ]
+    for r in range(width):
+        pair = _nonnegative_pair(to_numpy(vectors[:, r]).astype(np.float64), columns)
+        for mode, column in enumerate(pair):
+            factors[mode][:, r] = column
+    masses = math.prod(factor.sum(axis=0) for factor in factors)
+    mixed = []
+    for margin, factor in zip(margins, factors, strict=True):
+        sums = factor.sum(axis=0)
+        shape = factor / np.where(sums > 0, sums, 1.0)
+        mixed.append((1.0 - _MIXED_IN) * shape + _MIXED_IN * margin[:, None])
+    # Random components, and those that came to nothing, are as large as the smallest other one.
+    known = masses[:width][masses[:width] > 0]
+    least = known.min() if known.size else 1.0
+    masses = np.where((np.arange(n_components) < width) & (masses > 0), masses, least)
+    return [problem.asarray(mixed[0] * masses), *map(problem.asarray, mixed[1:])]
+
+
+def of_comfortable_size(tensor: DenseTensor | SparseTensor) -> DenseTensor | SparseTensor:
+    """Return data whose squares are in the range of its number type: the same, or divided."""
+    if isinstance(tensor, DenseTensor):
+        exponent = comfortable_exponent(tensor.array)
+        return DenseTensor(tensor.array * 2.0**-exponent) if exponent else tensor
+    exponent = comfortable_exponent(tensor.values)
+    return tensor.with_values(tensor.values * 2.0**-exponent) if exponent else tensor
+
+
+def positive_margins(tensor: DenseTensor | SparseTensor) -> list[NDArray[np.float64]]:
+    """Return the sums of the positive entries over all modes but one, as parts of their sum.
+
+    A little is spread evenly: a slice of zeros is not impossible for every method.
+    """
+    margins = []
+    for mode, size in enumerate(tensor.shape):
+        if isinstance(tensor, DenseTensor):
+            xp = namespace_of(tensor.array)
+            positive = xp.clip(tensor.array, min=0)
+            others = tuple(k for k in range(len(tensor.shape)) if k != mode)
+            sums: NDArray[Any] = to_numpy(xp.sum(positive, axis=others)).astype(np.float64)
+        else:
+            positive = np.maximum(tensor.values, 0).astype(np.float64)
+            sums = np.bincount(tensor.coords[mode], positive, size)
+        total = sums.sum()
+        even = np.full(size, 1.0 / max(size, 1))
+        margins.append((1 - _EVEN) * sums / total + _EVEN * even if total > 0 else even)
+    return margins
+
+
+class _Columns:
+    """The columns of the samples x rest matrix that are not empty: their places, and products."""
+
+    def __init__(self, tensor: DenseTensor | SparseTensor) -> None:
+        self.shape = tensor.shape[1:]
+        if isinstance(tensor, DenseTensor):
+            self._matrix = unfold(tensor.array, 0)
+            return
+        self._matrix = None
+        others = tensor.coords[1:]
+        order = np.lexsort(others)
+        first = _first_of_runs(others, order)
+        self._column = np.cumsum(first) - 1
+        self._rows, self._values = tensor.coords[0][order], tensor.values[order]
+        self._places = tuple(row[order[first]] for row in others)
+
+    def of(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the transposed matrix times a vector of samples."""
+        if self._matrix is not None:
+            xp = namespace_of(self._matrix)
+            own = xp.asarray(samples, dtype=self._matrix.dtype, device=device(self._matrix))
+            return to_numpy(self._matrix.T @ own).astype(np.float64)
+        weights = self._values * samples[self._rows]
+        return np.bincount(self._column, weights, len(self._places[0])).astype(np.float64)
+
+    def places(self, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.intp], ...]:
+        """Return the coordinates of some columns in the modes other than the samples."""
+        if self._matrix is not None:
+            return np.unravel_index(np.flatnonzero(chosen), self.shape)
+        return tuple(row[chosen] for row in self._places)
+
+
+def _nonnegative_pair(left: NDArray[np.float64], columns: _Columns) -> list[NDArray[np.float64]]:
+    """Return the dominant nonnegative part of a singular pair, its right side of rank one."""
+    right = columns.of(left)
+    up = norm(np.maximum(left, 0)) * norm(np.maximum(right, 0))
+    down = norm(np.minimum(left, 0)) * norm(np.minimum(right, 0))
+    sign = 1.0 if up >= down else -1.0
+    samples, values = np.maximum(sign * left, 0), np.maximum(sign * right, 0)
+    chosen = values > 0
+    places, values = columns.places(chosen), values[chosen]
+    if len(places) == 1:
+        return [samples, np.bincount(places[0], values, columns.shape[0])]
+    vectors = [np.full(n, n**-0.5) for n in columns.shape]
+    # The best nonnegative tensor of rank one, by powers: nothing in it can become negative.
+    for _ in range(_RANK_ONE_STEPS):
+        for k, n in enumerate(columns.shape):
+            product = math.prod(
+                (vectors[j][places[j]] for j in range(len(places)) if j != k), start=values
+            )
+            power = np.bincount(places[k], product, n)
+            size = norm(power)
+            vectors[k] = power / size if size > 0 else power
+    return [samples * size, *vectors]
+
+
+def leading_vectors(
+    apply: Callable[[Array], Array], guess: Array, width: int, n_steps: int = _POWER_STEPS
+) -> Array:
     """Return approximate leading eigenvectors of a positive semi-definite operator.
 
     ``guess`` is a random start, a little wider than ``width``; ``apply`` takes as many columns.
     """
     xp = namespace_of(guess)
     basis = _orthonormal(guess)
-    for _ in range(_POWER_STEPS):
+    for _ in range(n_steps):
         basis = _orthonormal(apply(basis))
     # Rayleigh-Ritz: the best vectors inside the subspace. eigh sorts upwards.
     projected = basis.T @ apply(basis)
@@ -123,11 +267,7 @@ def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_arra
     """
     others = [tensor.coords[k] for k in range(tensor.ndim) if k != mode]
     order = np.lexsort(others)
-    changes = np.zeros(tensor.nnz, dtype=bool)
-    for row in others:
-        ordered = row[order]
-        changes[1:] |= ordered[1:] != ordered[:-1]
-    column = np.cumsum(changes)
+    column = np.cumsum(_first_of_runs(others, order)) - 1
     rows, values = tensor.coords[mode][order], tensor.values[order]
     width = max(1, tensor.nnz // block)
     pieces = []
@@ -137,6 +277,16 @@ def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_arra
         entries = (values[begin:end], (rows[begin:end], column[begin:end] - first))
         pieces.append(csr_array(entries, shape=(tensor.shape[mode], last - first)))
     return pieces
+
+
+def _first_of_runs(coords: Sequence[NDArray[Any]], order: NDArray[Any]) -> NDArray[np.bool_]:
+    """Say where, in an order that sorts them, coordinates differ from those before."""
+    first = np.zeros(order.size, dtype=bool)
+    first[:1] = True
+    for row in coords:
+        ordered = row[order]
+        first[1:] |= ordered[1:] != ordered[:-1]
+    return first
 
 
 def given_start(
@@ -175,8 +325,9 @@ def given_nonnegative_start(problem: FitData, n_components: int, init: Any) -> l
     """Read factors that a user gave, and refuse negative numbers."""
     if isinstance(init, str):
         message = (
-            f"init={init!r} is not understood. Give 'random', or factors that are not "
-            "negative: a KruskalTensor, a pair (weights, factors) or a list of factors."
+            f"init={init!r} is not understood. Give {names_of(NONNEGATIVE_STARTS)}, or factors "
+            "that are not negative: a KruskalTensor, a pair (weights, factors) or a list of "
+            "factors."
         )
         raise InvalidInputError(message)
     factors = given_start(problem, n_components, init)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import CP_CONSTRAINTS, CPFamily, NonnegativeLearned
-from polyad.cp.start import given_nonnegative_start
+from polyad.cp.start import NONNEGATIVE_STARTS, given_nonnegative_start, nonnegative_svd_start
 from polyad.data.mode_matrices import (
     as_frame,
     check_name,
@@ -34,7 +34,12 @@ from polyad.wasserstein.problem import (
     memory_for_marginals,
     read_nonnegative,
 )
-from polyad.wasserstein.solver import WassersteinSolver, random_start, solve_rows
+from polyad.wasserstein.solver import (
+    WassersteinSolver,
+    of_the_mass_of,
+    random_start,
+    solve_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -377,14 +382,16 @@ class WassersteinCP(CPFamily):
         )
 
     def _read_init(self, problem: FitData, init: Any) -> Any:
-        if isinstance(init, str) and init == "random":
+        if isinstance(init, str) and init in NONNEGATIVE_STARTS:
             return init
         return given_nonnegative_start(problem, self.n_components, init)
 
-    def _start(self, problem: Any, number: int, seed: int) -> list[Array]:
-        if not isinstance(problem.start, str):
-            return list(problem.start)
-        return random_start(problem, self.n_components, seed)
+    def _start(self, problem: Any, kind: str, seed: int) -> list[Array]:
+        make = nonnegative_svd_start if kind == "svd" else random_start
+        return self._sized(problem, make(problem, self.n_components, seed))
+
+    def _sized(self, problem: Any, factors: list[Array]) -> list[Array]:
+        return of_the_mass_of(problem, factors)
 
     def _check_restored(self) -> None:
         super()._check_restored()
