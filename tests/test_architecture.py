@@ -302,6 +302,7 @@ PUBLIC = {
             "FitResult",
             "History",
             "Iteration",
+            "Moves",
             "Resumable",
             "Solver",
             "Status",

@@ -133,7 +133,7 @@ def read_penalties(
 def search_plan(n_starts: int, n_components: int) -> list[str]:
     """Return the kinds of starts that a search spends its fits on."""
     move = "move" if n_components > 2 else "random"
-    return ["split", *[move] * (n_starts - 1)]
+    return ["svd", *[move] * (n_starts - 1)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import device
 from numpy.linalg import norm
 from scipy.sparse import csr_array
 
 from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.threads import cut
-from polyad.cp.problem import comfortable_exponent
+from polyad.cp.problem import FitData, comfortable_exponent
 from polyad.cp.rules import epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from polyad.cp.problem import FitData
     from polyad.tensor.sparse import SparseTensor
 
 #: The names that classes with nonnegative factors take for ``init``.
@@ -38,8 +36,6 @@ _TALL = 4096
 # The part of the margins in a start of singular pairs, and of an even spread in the margins.
 _MIXED_IN = 0.1
 _EVEN = 0.01
-# Power steps to a rank-one tensor: a start needs no exact one.
-_RANK_ONE_STEPS = 10
 
 
 def names_of(starts: Sequence[str]) -> str:
@@ -69,7 +65,9 @@ def random_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
     ]
 
 
-def svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
+def svd_start(
+    problem: FitData, n_components: int, seed: int, n_steps: int = _POWER_STEPS
+) -> list[Array]:
     """Return the leading left singular vectors of each unfolding, found by randomized iteration.
 
     A mode with fewer entries than there are components gets random columns for the rest. Missing
@@ -81,7 +79,8 @@ def svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
         width = min(n_components, size)
         block = min(width + _OVERSAMPLING, size)
         guess = problem.asarray(generator.standard_normal((size, block)))
-        vectors = leading_vectors(gram_operator(problem.tensor, mode, block), guess, width)
+        operator = gram_operator(problem.tensor, mode, block)
+        vectors = leading_vectors(operator, guess, width, n_steps)
         fill = problem.asarray(generator.standard_normal((size, n_components - width)))
         xp = namespace_of(vectors)
         factors.append(xp.concat([vectors, fill / max(1, size) ** 0.5], axis=1))
@@ -89,43 +88,48 @@ def svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
 
 
 def nonnegative_svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
-    r"""Return nonnegative factors made of the singular pairs of the samples x rest matrix.
+    """Return nonnegative factors made of singular vectors, nearly the same for every seed.
 
-    As for matrices (NNDSVD, Boutsidis and Gallopoulos 2008) the larger of the two nonnegative parts
-    of a pair counts. Its right side, a tensor over the other modes, is replaced by a nonnegative
-    rank-one tensor. Some of the margins of the data is mixed in, so that no entry is zero where
-    something is to be explained. Components beyond the rank of the matrix are random. The sum of a
-    component is that of its nonnegative pair, and sits in the samples.
+    Of a tensor, the sizes of the leading singular vectors of each unfolding. Of a matrix, whose
+    vectors come in pairs, the larger of the two nonnegative parts of each pair (NNDSVD, Boutsidis
+    and Gallopoulos 2008), with some of the margins of the data mixed in: no entry is zero where
+    something is to be explained.
     """
+    data = FitData(of_comfortable_size(problem.tensor))
+    if len(problem.shape) > 2:
+        vectors = svd_start(data, n_components, seed, _EXACT_STEPS)
+        return [problem.asarray(without_zeros(factor)) for factor in vectors]
+    width = min(n_components, *problem.shape)
+    left = svd_start(data, width, seed, _EXACT_STEPS)[0]
+    pairs = to_numpy(left).astype(np.float64), transposed_product(data.tensor, left)
+    sizes = [[norm(np.maximum(sign * part, 0), axis=0) for part in pairs] for sign in (1, -1)]
+    signs = np.where(math.prod(sizes[0]) >= math.prod(sizes[1]), 1.0, -1.0)
+    # Components beyond the rank of the matrix are random.
     generator = np.random.default_rng(seed)
-    size = problem.shape[0]
-    width = min(n_components, size, math.prod(problem.shape[1:]))
-    block = min(width + _OVERSAMPLING, size)
-    guess = problem.asarray(generator.standard_normal((size, block)))
-    tensor = of_comfortable_size(problem.tensor)
-    # To the end, or nearly so: the start should not depend on the seed.
-    vectors = leading_vectors(gram_operator(tensor, 0, block), guess, width, _EXACT_STEPS)
-    columns = _Columns(tensor)
-    margins = positive_margins(tensor)
-    factors = [
-        generator.uniform(0.1, 1.0, (n, n_components)) * margin[:, None]
-        for n, margin in zip(problem.shape, margins, strict=True)
-    ]
-    for r in range(width):
-        pair = _nonnegative_pair(to_numpy(vectors[:, r]).astype(np.float64), columns)
-        for mode, column in enumerate(pair):
-            factors[mode][:, r] = column
-    masses = math.prod(factor.sum(axis=0) for factor in factors)
-    mixed = []
-    for margin, factor in zip(margins, factors, strict=True):
-        sums = factor.sum(axis=0)
-        shape = factor / np.where(sums > 0, sums, 1.0)
-        mixed.append((1.0 - _MIXED_IN) * shape + _MIXED_IN * margin[:, None])
-    # Random components, and those that came to nothing, are as large as the smallest other one.
-    known = masses[:width][masses[:width] > 0]
-    least = known.min() if known.size else 1.0
-    masses = np.where((np.arange(n_components) < width) & (masses > 0), masses, least)
-    return [problem.asarray(mixed[0] * masses), *map(problem.asarray, mixed[1:])]
+    factors = []
+    for part, margin in zip(pairs, positive_margins(data.tensor), strict=True):
+        rest = generator.uniform(0.1, 1.0, (len(part), n_components - width)) * margin[:, None]
+        columns = np.hstack([np.maximum(signs * part, 0), rest])
+        sums = columns.sum(axis=0)
+        factors.append(columns + _MIXED_IN * sums * margin[:, None])
+    return [problem.asarray(factor) for factor in factors]
+
+
+def without_zeros(factor: Array) -> Array:
+    """Return the sizes of numbers, and a little more.
+
+    An entry of zero stays zero under multiplication, and is slow to leave otherwise.
+    """
+    xp = namespace_of(factor)
+    sizes = xp.abs(factor)
+    return sizes + 0.01 * float(xp.mean(sizes))
+
+
+def transposed_product(tensor: DenseTensor | SparseTensor, left: Array) -> NDArray[np.float64]:
+    """Return the transpose of a matrix times another one."""
+    matrix = tensor.array if isinstance(tensor, DenseTensor) else csr_array(tensor.to_coo())
+    product: NDArray[np.float64] = to_numpy(matrix.T @ left).astype(np.float64)
+    return product
 
 
 def of_comfortable_size(tensor: DenseTensor | SparseTensor) -> DenseTensor | SparseTensor:
@@ -156,62 +160,6 @@ def positive_margins(tensor: DenseTensor | SparseTensor) -> list[NDArray[np.floa
         even = np.full(size, 1.0 / max(size, 1))
         margins.append((1 - _EVEN) * sums / total + _EVEN * even if total > 0 else even)
     return margins
-
-
-class _Columns:
-    """The columns of the samples x rest matrix that are not empty: their places, and products."""
-
-    def __init__(self, tensor: DenseTensor | SparseTensor) -> None:
-        self.shape = tensor.shape[1:]
-        if isinstance(tensor, DenseTensor):
-            self._matrix = unfold(tensor.array, 0)
-            return
-        self._matrix = None
-        others = tensor.coords[1:]
-        order = np.lexsort(others)
-        first = _first_of_runs(others, order)
-        self._column = np.cumsum(first) - 1
-        self._rows, self._values = tensor.coords[0][order], tensor.values[order]
-        self._places = tuple(row[order[first]] for row in others)
-
-    def of(self, samples: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the transposed matrix times a vector of samples."""
-        if self._matrix is not None:
-            xp = namespace_of(self._matrix)
-            own = xp.asarray(samples, dtype=self._matrix.dtype, device=device(self._matrix))
-            return to_numpy(self._matrix.T @ own).astype(np.float64)
-        weights = self._values * samples[self._rows]
-        return np.bincount(self._column, weights, len(self._places[0])).astype(np.float64)
-
-    def places(self, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.intp], ...]:
-        """Return the coordinates of some columns in the modes other than the samples."""
-        if self._matrix is not None:
-            return np.unravel_index(np.flatnonzero(chosen), self.shape)
-        return tuple(row[chosen] for row in self._places)
-
-
-def _nonnegative_pair(left: NDArray[np.float64], columns: _Columns) -> list[NDArray[np.float64]]:
-    """Return the dominant nonnegative part of a singular pair, its right side of rank one."""
-    right = columns.of(left)
-    up = norm(np.maximum(left, 0)) * norm(np.maximum(right, 0))
-    down = norm(np.minimum(left, 0)) * norm(np.minimum(right, 0))
-    sign = 1.0 if up >= down else -1.0
-    samples, values = np.maximum(sign * left, 0), np.maximum(sign * right, 0)
-    chosen = values > 0
-    places, values = columns.places(chosen), values[chosen]
-    if len(places) == 1:
-        return [samples, np.bincount(places[0], values, columns.shape[0])]
-    vectors = [np.full(n, n**-0.5) for n in columns.shape]
-    # The best nonnegative tensor of rank one, by powers: nothing in it can become negative.
-    for _ in range(_RANK_ONE_STEPS):
-        for k, n in enumerate(columns.shape):
-            product = math.prod(
-                (vectors[j][places[j]] for j in range(len(places)) if j != k), start=values
-            )
-            power = np.bincount(places[k], product, n)
-            size = norm(power)
-            vectors[k] = power / size if size > 0 else power
-    return [samples * size, *vectors]
 
 
 def leading_vectors(
@@ -267,7 +215,11 @@ def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_arra
     """
     others = [tensor.coords[k] for k in range(tensor.ndim) if k != mode]
     order = np.lexsort(others)
-    column = np.cumsum(_first_of_runs(others, order)) - 1
+    changes = np.zeros(tensor.nnz, dtype=bool)
+    for row in others:
+        ordered = row[order]
+        changes[1:] |= ordered[1:] != ordered[:-1]
+    column = np.cumsum(changes)
     rows, values = tensor.coords[mode][order], tensor.values[order]
     width = max(1, tensor.nnz // block)
     pieces = []
@@ -277,16 +229,6 @@ def _column_pieces(tensor: SparseTensor, mode: int, block: int) -> list[csr_arra
         entries = (values[begin:end], (rows[begin:end], column[begin:end] - first))
         pieces.append(csr_array(entries, shape=(tensor.shape[mode], last - first)))
     return pieces
-
-
-def _first_of_runs(coords: Sequence[NDArray[Any]], order: NDArray[Any]) -> NDArray[np.bool_]:
-    """Say where, in an order that sorts them, coordinates differ from those before."""
-    first = np.zeros(order.size, dtype=bool)
-    first[:1] = True
-    for row in coords:
-        ordered = row[order]
-        first[1:] |= ordered[1:] != ordered[:-1]
-    return first
 
 
 def given_start(

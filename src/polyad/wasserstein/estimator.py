@@ -180,9 +180,7 @@ class WassersteinCP(CPFamily):
     memory_limit : float, default=4.0
         How many gigabytes a fit may take beyond the data. Marginals that do not fit are computed
         again when they are needed.
-    init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
-        Where to start: positive random numbers, or given nonnegative factors.
-    {n_init, max_iter, tol}
+    {init, n_init, max_iter, tol}
         Where the objective of a model of nothing is larger, it is a part of that.
     {fixed_modes, time_budget, random_state}
         An integer also seeds the cost ``"random"``, which is always the same otherwise.
@@ -266,7 +264,7 @@ class WassersteinCP(CPFamily):
         sinkhorn_iter: int = 25,
         inner_iter: int = 2,
         memory_limit: float = 4.0,
-        init: Any = "random",
+        init: Any = "svd",
         n_init: int = 1,
         max_iter: int = 500,
         tol: float = 1e-4,

@@ -100,9 +100,12 @@ class GeneralizedCP(CPFamily):
         ``'lbfgs'`` is a quasi-Newton method with exact gradients. ``'adam'`` is for sparse data
         whose other entries are zeros: stochastic gradients over random cells, and an objective that
         is estimated from a fixed sample. ``'auto'`` takes it where all cells are too many to visit.
-    init : {'random', 'svd'}, KruskalTensor, (weights, factors) or list, default='random'
+    init : {'random', 'svd', 'split', 'search'}, KruskalTensor, (weights, factors) or list, \
+            default='random'
         Where to start: random numbers whose model has the level of the data, singular vectors (for
-        ``'gaussian'``, and ``'huber'`` without a bound), or given factors.
+        ``'gaussian'``, ``'huber'``, and losses whose factors are not negative), or given factors.
+        ``'split'`` and ``'search'`` are for factors that are not negative, as in
+        :class:`~polyad.PoissonCP`.
     {n_init}
         With ``init='svd'`` the first start is that one and the others are random.
     {max_iter, tol}

@@ -12,7 +12,12 @@ from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, NonnegativeLearned, read_penalties
 from polyad.cp.nonnegative.solver import Descent, NonnegativeSolver
 from polyad.cp.problem import Problem, build_problem
-from polyad.cp.start import NONNEGATIVE_STARTS, given_nonnegative_start, nonnegative_svd_start
+from polyad.cp.start import (
+    NONNEGATIVE_STARTS,
+    given_nonnegative_start,
+    nonnegative_svd_start,
+    without_zeros,
+)
 from polyad.data.validation import refuse_negative
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError
@@ -44,11 +49,7 @@ class NonnegativeFamily(CPFamily):
     def _start(self, problem: Any, kind: str, seed: int) -> list[Array]:
         if kind == "svd":
             return self._sized(problem, nonnegative_svd_start(problem, self.n_components, seed))
-        factors = super()._start(problem, kind, seed)
-        xp = namespace_of(factors[0])
-        # An entry of zero stays zero under multiplication, and is slow to leave otherwise.
-        sizes = [xp.abs(factor) for factor in factors]
-        return [size + 0.01 * float(xp.mean(size)) for size in sizes]
+        return [without_zeros(factor) for factor in super()._start(problem, kind, seed)]
 
     def _advice_on_nothing(self, problem: Any) -> str:
         tensor = problem.tensor
@@ -106,11 +107,7 @@ class NonnegativeCP(NonnegativeFamily):
     solver : {'hals', 'mu'}, default='hals'
         Coordinate descent, or multiplicative updates (CP-NMU). The first is faster and accepts
         negative entries in the data; the second needs nonnegative data.
-    init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
-        Where to start: the sizes of leading singular vectors, random numbers, or given
-        nonnegative factors.
-    {n_init}
-        With ``init='svd'`` the first start is that one and the others are random.
+    {init, n_init}
     {max_iter}
         An iteration is a sweep over the modes.
     {tol, sparsity}

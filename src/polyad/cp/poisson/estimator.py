@@ -55,9 +55,7 @@ class PoissonCP(CPFamily):
     solver : {'mu', 'pdnr'}, default='mu'
         How the rows of a factor are improved: by multiplicative updates, which are cheap, or by
         Newton steps, which need far fewer iterations to a precise optimum and give exact zeros.
-    init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
-        Where to start: positive random numbers, or given nonnegative factors.
-    {n_init, max_iter}
+    {init, n_init, max_iter}
         An iteration is a sweep over the modes.
     {tol}
         See ``kkt`` in ``history_`` for how stationary the result is.
@@ -127,7 +125,7 @@ class PoissonCP(CPFamily):
         n_components: int = 2,
         *,
         solver: Method = "mu",
-        init: Any = "random",
+        init: Any = "svd",
         n_init: int = 1,
         max_iter: int = 500,
         tol: float = 1e-5,
