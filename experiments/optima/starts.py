@@ -2,8 +2,8 @@
 
     POLYAD_DATA=folder python -m experiments.optima.starts
 
-Four development sets of counts of different kinds, fitted by PoissonCP with its defaults: patients x
-diagnoses x medications (Synthea 2019), words that meet in articles x groups of articles (BBC,
+Four development sets of counts of different kinds, fitted by PoissonCP with its defaults: patients
+x diagnoses x medications (Synthea 2019), words that meet in articles x groups of articles (BBC,
 symmetric), flights by day, hour, carrier and destination (four modes), and a matrix of 20,000 x
 10,000 with 20 planted topics. Ten random starts are the yardstick. Finished fits are kept in
 ``starts.csv``; the table goes to ``RESULTS.md``.
@@ -67,13 +67,13 @@ def _counted(coords: Sequence[np.ndarray], values: np.ndarray, shape: tuple[int,
 
 
 def make_patients() -> coo_array:
-    """Return how often a patient was given a medication, for each of the patient's diagnoses."""
+    """Return 1 for each diagnosis and medication that a patient ever had."""
     medications, diagnoses = load_tables("2019")
-    given = medications[["patient", "code"]]
+    given = medications[["patient", "code"]].drop_duplicates()
     pairs = (
         diagnoses[["patient", "code"]]
         .drop_duplicates()
-        .merge(given.drop_duplicates(), on="patient", suffixes=("_d", "_m"))
+        .merge(given, on="patient", suffixes=("_d", "_m"))
     )
     codes = [pairs[name].astype("category").cat.codes for name in ("patient", "code_d", "code_m")]
     shape = tuple(int(row.max()) + 1 for row in codes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.linalg import norm
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 
 from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.threads import cut
@@ -16,13 +16,13 @@ from polyad.cp.rules import epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product, unfold
+from polyad.tensor.sparse import SparseTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from polyad.tensor.sparse import SparseTensor
 
 #: The names that classes with nonnegative factors take for ``init``.
 NONNEGATIVE_STARTS = ("svd", "split", "random", "search")
@@ -133,12 +133,19 @@ def transposed_product(tensor: DenseTensor | SparseTensor, left: Array) -> NDArr
 
 
 def of_comfortable_size(tensor: DenseTensor | SparseTensor) -> DenseTensor | SparseTensor:
-    """Return data whose squares are in the range of its number type: the same, or divided."""
+    """Return data whose squares are in the range of its number type, if need be by division.
+
+    Sparse data is also brought to double precision, in which its fits run.
+    """
     if isinstance(tensor, DenseTensor):
         exponent = comfortable_exponent(tensor.array)
         return DenseTensor(tensor.array * 2.0**-exponent) if exponent else tensor
-    exponent = comfortable_exponent(tensor.values)
-    return tensor.with_values(tensor.values * 2.0**-exponent) if exponent else tensor
+    wide = tensor.values.astype(np.float64, copy=False)
+    exponent = comfortable_exponent(wide)
+    if not exponent and wide is tensor.values:
+        return tensor
+    entries: Any = (wide * 2.0**-exponent, tensor.coords)
+    return SparseTensor(coo_array(entries, shape=tensor.shape))
 
 
 def positive_margins(tensor: DenseTensor | SparseTensor) -> list[NDArray[np.float64]]:

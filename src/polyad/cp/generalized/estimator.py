@@ -100,10 +100,10 @@ class GeneralizedCP(CPFamily):
         ``'lbfgs'`` is a quasi-Newton method with exact gradients. ``'adam'`` is for sparse data
         whose other entries are zeros: stochastic gradients over random cells, and an objective that
         is estimated from a fixed sample. ``'auto'`` takes it where all cells are too many to visit.
-    init : {'random', 'svd', 'split', 'search'}, KruskalTensor, (weights, factors) or list, \
-            default='random'
+    init : {'random', 'svd', 'split', 'search'}, KruskalTensor, pair or list, default='random'
         Where to start: random numbers whose model has the level of the data, singular vectors (for
-        ``'gaussian'``, ``'huber'``, and losses whose factors are not negative), or given factors.
+        ``'gaussian'``, ``'huber'``, and losses whose factors are not negative), or given factors,
+        with or without weights.
         ``'split'`` and ``'search'`` are for factors that are not negative, as in
         :class:`~polyad.PoissonCP`.
     {n_init}
