@@ -264,7 +264,7 @@ class WassersteinCP(CPFamily):
         sinkhorn_iter: int = 25,
         inner_iter: int = 2,
         memory_limit: float = 4.0,
-        init: Any = "svd",
+        init: Any = "random",
         n_init: int = 1,
         max_iter: int = 500,
         tol: float = 1e-4,
