@@ -91,7 +91,10 @@ def start(**replaced):
         ({"tol": -1.0}, "tol"),
         ({"ridge": -1.0}, "ridge"),
         ({"missing": "ignore"}, "missing"),
-        ({"init": "nndsvd"}, "init='nndsvd' is not understood for loss='poisson'. Give 'svd', 'spl"),
+        (
+            {"init": "nndsvd"},
+            "init='nndsvd' is not understood for loss='poisson'. Give 'svd', 'spl",
+        ),
         ({"init": "nndsvd", "loss": "gaussian"}, "Give 'svd', 'random'"),
         ({"init": 5}, "init=5 is not understood"),
         ({"init": start(_1=-0.5)}, r"negative number -0.5 at \(0, 1\) of the factor of mode 1"),
