@@ -305,6 +305,7 @@ PUBLIC = {
             "FitResult",
             "History",
             "Iteration",
+            "Moves",
             "Resumable",
             "Solver",
             "Status",

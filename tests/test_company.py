@@ -78,7 +78,10 @@ TENSOR_MODELS = {
         NonnegativeCP(RANK, sparsity=0.05, ridge=0.01, random_state=0, max_iter=20),
         parts(),
     ),
-    "PoissonCP mu": (PoissonCP(RANK, random_state=0, max_iter=50), data_of("poisson")),
+    "PoissonCP mu": (
+        PoissonCP(RANK, init="random", random_state=0, max_iter=50),
+        data_of("poisson"),
+    ),
     "PoissonCP pdnr": (
         PoissonCP(RANK, solver="pdnr", random_state=0, max_iter=50),
         data_of("poisson"),
@@ -92,7 +95,8 @@ TENSOR_MODELS = {
         StochasticCP(RANK, graph=given_graph(), batch_size=8, max_iter=20, random_state=0),
         parts(),
     ),
-    "SupervisedCP": (SupervisedCP(RANK, random_state=0, max_iter=20), parts()),
+    # The best row of a sample with one observed cell is unique with a ridge alone.
+    "SupervisedCP": (SupervisedCP(RANK, ridge=0.01, random_state=0, max_iter=20), parts()),
     "SimilarityCP": (SimilarityCP(RANK, random_state=0, max_iter=50), parts()),
     "SimilarityCP free": (
         SimilarityCP(RANK, similarity_weight=0.0, random_state=0, max_iter=50),

@@ -59,15 +59,15 @@ def test_coordinates_that_were_changed_in_place(missing, index):
 def test_an_interrupt_between_restarts_keeps_the_best():
     X = make_low_rank((10, 9, 8), 3, noise=0.3, random_state=0)[0]
     model = CP(3, init="random", n_init=4, random_state=0)
-    make_start = CP._start
+    begin = CP._begin
 
-    def interrupted(self, problem, number, seed):
+    def interrupted(self, solver, number, seed):
         if number == 2:
             raise KeyboardInterrupt
-        return make_start(self, problem, number, seed)
+        return begin(self, solver, number, seed)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CP, "_start", interrupted)
+        patch.setattr(CP, "_begin", interrupted)
         model.fit(X)
     assert model.status_ is Status.INTERRUPTED
     assert model.transform(X).shape == (10, 3)

@@ -77,7 +77,7 @@ def _init(rng: Rng, data: Data, drawn: Drawn, rules: list[Any]) -> Any:
     if object not in rules:
         return pick(rng, sorted(rules[0].options))
     if chance(rng, 0.7):
-        return pick(rng, ("svd", "random", "random"))
+        return pick(rng, ("svd", "random", "search"))
     factors = [rng.random((n, drawn["n_components"])) for n in data.values.shape]
     factors[-1][:, 0] *= pick(rng, (1.0, 1.0, 1.0, 0.0))
     factors[0] *= pick(rng, (1.0, 1.0, 1.0, 1e6))

@@ -75,7 +75,7 @@ def test_bad_parameters_are_refused(parameters):
 @pytest.mark.parametrize(
     ("init", "text"),
     [
-        ("svd", "init='svd' is not understood"),
+        ("best", "init='best' is not understood"),
         ([np.ones((6, 2)), -np.ones((5, 2)), np.ones((4, 2))], r"negative number -1 at \(0, 0\)"),
     ],
 )

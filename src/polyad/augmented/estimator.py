@@ -445,7 +445,9 @@ class AugmentedCP(BatchedCP):
             return solver.begin(problem.start, seed=seed, n_steps=n_steps)
         generator = np.random.default_rng([seed, 0]) if self.shuffle else None
         example = build_problem(problem.first_tensor(generator), "zero", rescale=False)
-        factors = make_start(example, self.n_components, problem.start, number=number, seed=seed)
+        factors = make_start(
+            example, self.n_components, problem.start if number == 0 else "random", seed
+        )
         return solver.begin(factors[1:], seed=seed, n_steps=0)
 
     # What is learned.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
+from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ import numpy as np
 from polyad.core.arrays import namespace_of
 from polyad.core.sklearn_compat import StrOptions
 from polyad.core.threads import thread_limit
-from polyad.cp.start import given_start, make_start
+from polyad.cp.moves import grown_start, moved_start
+from polyad.cp.start import given_start, make_start, of_the_size_of
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
@@ -126,6 +128,12 @@ def read_penalties(
         )
         raise InvalidInputError(message)
     return both[0], both[1]
+
+
+def search_plan(n_starts: int, n_components: int) -> list[str]:
+    """Return the kinds of starts that a search spends its fits on."""
+    move = "move" if n_components > 2 else "random"
+    return ["svd", *[move] * (n_starts - 1)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,16 +258,37 @@ class CPFamily(KruskalResult, Factorization):
     def _read_new(self, given: TensorInput) -> FitData:
         return self._problem(given)
 
-    def _n_starts(self, problem: FitData) -> int:
-        # Given factors are one start; more of the same would only repeat it.
-        return int(self.n_init) if isinstance(problem.start, str) else 1
+    def _kinds(self, problem: FitData) -> list[str]:
+        if not isinstance(problem.start, str):
+            # Given factors are one start; more of the same would only repeat it.
+            return ["earlier" if self._goes_on else "given"]
+        if problem.start == "search":
+            return search_plan(int(self.n_init), self.n_components)
+        return [problem.start, *["random"] * (int(self.n_init) - 1)]
 
     def _begin(self, solver: Any, number: int, seed: int) -> Any:
-        return solver.init(self._start(solver.problem, number, seed))
+        problem = solver.problem
+        if not isinstance(problem.start, str):
+            return solver.init(list(problem.start))
+        kinds = self._kinds(problem)
+        kind = kinds[number] if number < len(kinds) else "random"
+        if kind == "split":
+            sized = partial(self._sized, problem)
+            return solver.init(grown_start(solver, self.n_components, seed, sized))
+        return solver.init(self._start(problem, kind, seed))
 
-    def _start(self, problem: Any, number: int, seed: int) -> list[Array]:
-        """Return the factors that a restart begins with."""
-        return make_start(problem, self.n_components, problem.start, number=number, seed=seed)
+    def _start(self, problem: Any, kind: str, seed: int) -> list[Array]:
+        """Return the factors that a start of some kind, singular or random, begins with."""
+        return make_start(problem, self.n_components, kind, seed)
+
+    def _sized(self, problem: Any, factors: list[Array]) -> list[Array]:
+        """Return factors of a model that is as large as the data."""
+        return of_the_size_of(problem, [problem.asarray(factor) for factor in factors])
+
+    def _move(self, solver: Any, state: Any, tried: int, seed: int) -> Any:
+        problem = solver.problem
+        factors = moved_start(problem.tensor, solver.factors(state), tried, seed)
+        return solver.init([problem.asarray(factor) for factor in factors])
 
     def _learned(self, solver: FactorSolver[Any], state: Any) -> CPLearned:
         factors = solver.factors(state)

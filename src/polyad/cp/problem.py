@@ -56,7 +56,7 @@ def build_problem(data: Any, missing: Missing, *, rescale: bool = True) -> Probl
         stored = data = xp.where(unknown, xp.zeros_like(data), data)
     else:
         unknown = None
-    exponent = _exponent(stored) if rescale else 0
+    exponent = comfortable_exponent(stored) if rescale else 0
     if exponent:
         data = data * 2.0**-exponent
     problem: Problem
@@ -71,7 +71,7 @@ def build_problem(data: Any, missing: Missing, *, rescale: bool = True) -> Probl
     return problem
 
 
-def _exponent(stored: Array) -> int:
+def comfortable_exponent(stored: Array) -> int:
     """Return the power of two to divide by, or zero if the numbers are of a comfortable size."""
     xp = namespace_of(stored)
     if math.prod(stored.shape) == 0:

@@ -2,42 +2,54 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from numpy.linalg import norm
+from scipy.sparse import coo_array, csr_array
 
 from polyad.core.arrays import Array, namespace_of, to_numpy
 from polyad.core.threads import cut
+from polyad.cp.problem import FitData, comfortable_exponent
 from polyad.cp.rules import epsilon_of
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.tensor.dense import DenseTensor
 from polyad.tensor.products import gram_product, unfold
+from polyad.tensor.sparse import SparseTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from polyad.cp.problem import FitData
-    from polyad.tensor.sparse import SparseTensor
+    from numpy.typing import NDArray
+
+
+#: The names that classes with nonnegative factors take for ``init``.
+NONNEGATIVE_STARTS = ("svd", "split", "random", "search")
 
 # Subspace iteration on the Gram matrix: enough for a start, which needs no exact vectors.
 _OVERSAMPLING = 8
 _POWER_STEPS = 3
+_EXACT_STEPS = 12
 # A basis of so many rows is made orthogonal by its Gram matrix: QR would cost more than all else.
 _TALL = 4096
+# The part of the margins in a start of singular pairs, and of an even spread in the margins.
+_MIXED_IN = 0.1
+_EVEN = 0.01
 
 
-def make_start(
-    problem: FitData, n_components: int, init: str | list[Array], *, number: int, seed: int
-) -> list[Array]:
-    """Return the factors that restart ``number`` begins with: given ones, or made here."""
-    if not isinstance(init, str):
-        return init
-    make = svd_start if init == "svd" and number == 0 else random_start
-    return _of_the_size_of(problem, make(problem, n_components, seed))
+def names_of(starts: Sequence[str]) -> str:
+    """Return names of starts as a user writes them."""
+    return ", ".join(map(repr, starts))
 
 
-def _of_the_size_of(problem: FitData, factors: list[Array]) -> list[Array]:
+def make_start(problem: FitData, n_components: int, kind: str, seed: int) -> list[Array]:
+    """Return factors of any sign to begin with: singular vectors, or random numbers."""
+    make = svd_start if kind == "svd" else random_start
+    return of_the_size_of(problem, make(problem, n_components, seed))
+
+
+def of_the_size_of(problem: FitData, factors: list[Array]) -> list[Array]:
     """Scale factors so that the model is as large as the data: a ridge then acts as it will."""
     xp = namespace_of(factors[0])
     size = float(xp.sum(gram_product(factors)))
@@ -53,7 +65,9 @@ def random_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
     ]
 
 
-def svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
+def svd_start(
+    problem: FitData, n_components: int, seed: int, n_steps: int = _POWER_STEPS
+) -> list[Array]:
     """Return the leading left singular vectors of each unfolding, found by randomized iteration.
 
     A mode with fewer entries than there are components gets random columns for the rest. Missing
@@ -65,21 +79,106 @@ def svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
         width = min(n_components, size)
         block = min(width + _OVERSAMPLING, size)
         guess = problem.asarray(generator.standard_normal((size, block)))
-        vectors = leading_vectors(gram_operator(problem.tensor, mode, block), guess, width)
+        operator = gram_operator(problem.tensor, mode, block)
+        vectors = leading_vectors(operator, guess, width, n_steps)
         fill = problem.asarray(generator.standard_normal((size, n_components - width)))
         xp = namespace_of(vectors)
         factors.append(xp.concat([vectors, fill / max(1, size) ** 0.5], axis=1))
     return factors
 
 
-def leading_vectors(apply: Callable[[Array], Array], guess: Array, width: int) -> Array:
+def nonnegative_svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
+    """Return nonnegative factors made of singular vectors, nearly the same for every seed.
+
+    Of a tensor, the sizes of the leading singular vectors of each unfolding. Of a matrix, whose
+    vectors come in pairs, the larger of the two nonnegative parts of each pair (NNDSVD, Boutsidis
+    and Gallopoulos 2008), with some of the margins of the data mixed in: no entry is zero where
+    something is to be explained.
+    """
+    data = FitData(of_comfortable_size(problem.tensor))
+    if len(problem.shape) > 2:
+        vectors = svd_start(data, n_components, seed, _EXACT_STEPS)
+        return [problem.asarray(without_zeros(factor)) for factor in vectors]
+    width = min(n_components, *problem.shape)
+    left = svd_start(data, width, seed, _EXACT_STEPS)[0]
+    pairs = to_numpy(left).astype(np.float64), transposed_product(data.tensor, left)
+    sizes = [[norm(np.maximum(sign * part, 0), axis=0) for part in pairs] for sign in (1, -1)]
+    signs = np.where(math.prod(sizes[0]) >= math.prod(sizes[1]), 1.0, -1.0)
+    # Components beyond the rank of the matrix are random.
+    generator = np.random.default_rng(seed)
+    factors = []
+    for part, margin in zip(pairs, positive_margins(data.tensor), strict=True):
+        rest = generator.uniform(0.1, 1.0, (len(part), n_components - width)) * margin[:, None]
+        columns = np.hstack([np.maximum(signs * part, 0), rest])
+        sums = columns.sum(axis=0)
+        factors.append(columns + _MIXED_IN * sums * margin[:, None])
+    return [problem.asarray(factor) for factor in factors]
+
+
+def without_zeros(factor: Array) -> Array:
+    """Return the sizes of numbers, and a little more.
+
+    An entry of zero stays zero under multiplication, and is slow to leave otherwise.
+    """
+    xp = namespace_of(factor)
+    sizes = xp.abs(factor)
+    return sizes + 0.01 * float(xp.mean(sizes))
+
+
+def transposed_product(tensor: DenseTensor | SparseTensor, left: Array) -> NDArray[np.float64]:
+    """Return the transpose of a matrix times another one."""
+    matrix = tensor.array if isinstance(tensor, DenseTensor) else csr_array(tensor.to_coo())
+    product: NDArray[np.float64] = to_numpy(matrix.T @ left).astype(np.float64)
+    return product
+
+
+def of_comfortable_size(tensor: DenseTensor | SparseTensor) -> DenseTensor | SparseTensor:
+    """Return data whose squares are in the range of its number type, if need be by division.
+
+    Sparse data is also brought to double precision, in which its fits run.
+    """
+    if isinstance(tensor, DenseTensor):
+        exponent = comfortable_exponent(tensor.array)
+        return DenseTensor(tensor.array * 2.0**-exponent) if exponent else tensor
+    wide = tensor.values.astype(np.float64, copy=False)
+    exponent = comfortable_exponent(wide)
+    if not exponent and wide is tensor.values:
+        return tensor
+    entries: Any = (wide * 2.0**-exponent, tensor.coords)
+    return SparseTensor(coo_array(entries, shape=tensor.shape))
+
+
+def positive_margins(tensor: DenseTensor | SparseTensor) -> list[NDArray[np.float64]]:
+    """Return the sums of the positive entries over all modes but one, as parts of their sum.
+
+    A little is spread evenly: a slice of zeros is not impossible for every method.
+    """
+    margins = []
+    for mode, size in enumerate(tensor.shape):
+        if isinstance(tensor, DenseTensor):
+            xp = namespace_of(tensor.array)
+            positive = xp.clip(tensor.array, min=0)
+            others = tuple(k for k in range(len(tensor.shape)) if k != mode)
+            sums: NDArray[Any] = to_numpy(xp.sum(positive, axis=others)).astype(np.float64)
+        else:
+            positive = np.maximum(tensor.values, 0).astype(np.float64)
+            sums = np.bincount(tensor.coords[mode], positive, size)
+        total = sums.sum()
+        even = np.full(size, 1.0 / max(size, 1))
+        margins.append((1 - _EVEN) * sums / total + _EVEN * even if total > 0 else even)
+    return margins
+
+
+def leading_vectors(
+    apply: Callable[[Array], Array], guess: Array, width: int, n_steps: int = _POWER_STEPS
+) -> Array:
     """Return approximate leading eigenvectors of a positive semi-definite operator.
 
     ``guess`` is a random start, a little wider than ``width``; ``apply`` takes as many columns.
     """
     xp = namespace_of(guess)
     basis = _orthonormal(guess)
-    for _ in range(_POWER_STEPS):
+    for _ in range(n_steps):
         basis = _orthonormal(apply(basis))
     # Rayleigh-Ritz: the best vectors inside the subspace. eigh sorts upwards.
     projected = basis.T @ apply(basis)
@@ -175,8 +274,9 @@ def given_nonnegative_start(problem: FitData, n_components: int, init: Any) -> l
     """Read factors that a user gave, and refuse negative numbers."""
     if isinstance(init, str):
         message = (
-            f"init={init!r} is not understood. Give 'random', or factors that are not "
-            "negative: a KruskalTensor, a pair (weights, factors) or a list of factors."
+            f"init={init!r} is not understood. Give {names_of(NONNEGATIVE_STARTS)}, or factors "
+            "that are not negative: a KruskalTensor, a pair (weights, factors) or a list of "
+            "factors."
         )
         raise InvalidInputError(message)
     factors = given_start(problem, n_components, init)

@@ -25,6 +25,11 @@ n_components : int
     The rank: the number of components.
 n_init : int
     How often to fit; the fit with the lowest objective is kept.
+init : {'svd', 'split', 'random', 'search'}, KruskalTensor, (weights, factors) or list of factors
+    Where to start: singular vectors, made nonnegative; a component that is split again and again;
+    random numbers; or given nonnegative factors. ``'search'`` spends ``n_init`` fits on singular
+    vectors and then on moves from the best model so far, each of which splits a component and
+    merges two others. With the other names the first fit is that one and further ones are random.
 max_iter : int
     The largest number of iterations.
 tol : float
@@ -70,7 +75,8 @@ labels_ : list of (array or None)
 modes_ : tuple of str or None
     The names of the modes.
 history_ : History
-    The objective and the time at each iteration.
+    The objective and the time at each iteration; ``history_.starts_to_frame()`` tells how each
+    start ended.
 n_iter_ : int
     The number of iterations.
 status_ : Status

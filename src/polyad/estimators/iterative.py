@@ -9,6 +9,7 @@ fit, features or classes, is a subclass's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +18,15 @@ from sklearn.utils import check_random_state
 from polyad.core.sklearn_compat import Interval, fit_context
 from polyad.core.threads import thread_limit
 from polyad.estimators.base import Learned, PolyadEstimator
-from polyad.fitting import Checkpoint, FitOptions, FitResult, Iteration, Resumable, fit_best
+from polyad.fitting import (
+    Checkpoint,
+    FitOptions,
+    FitResult,
+    Iteration,
+    Moves,
+    Resumable,
+    fit_best,
+)
 from polyad.fitting.driver import Clock, FitError, Solver, read_callbacks
 from polyad.fitting.identity import UNCOUNTED, fit_identity
 
@@ -92,8 +101,18 @@ class IterativeEstimator(PolyadEstimator, ABC):
         described: TensorInput = given
         return described
 
-    def _n_starts(self, problem: Any) -> int:
-        return int(self.n_init)
+    def _kinds(self, problem: Any) -> list[str]:
+        """Return the kind of each start, by which ``history_`` tells of it."""
+        init = getattr(self, "init", None)
+        first = init if isinstance(init, str) else "random"
+        return [first, *["random"] * (int(self.n_init) - 1)]
+
+    def _move(self, solver: Any, state: Any, tried: int, seed: int) -> Any:
+        """Return a start made from the best state so far, from which some moves were tried before.
+
+        Only for a room that has starts of the kind 'move'.
+        """
+        raise NotImplementedError
 
     def _warn_about_model(self, problem: Any, learned: Any) -> None:
         """Warn of a model that is of no use."""
@@ -129,7 +148,8 @@ class IterativeEstimator(PolyadEstimator, ABC):
     ) -> tuple[FitResult[Any], FitError | None]:
         """Fit from each start; return the best, and the error of a fit that broke down."""
         generator = check_random_state(self.random_state)
-        seeds = generator.randint(2**31 - 1, size=self._n_starts(problem))
+        kinds = self._kinds(problem)
+        seeds = generator.randint(2**31 - 1, size=len(kinds))
         options = FitOptions(
             max_iter=self.max_iter,
             tol=self.tol,
@@ -142,13 +162,16 @@ class IterativeEstimator(PolyadEstimator, ABC):
         def start(number: int, seed: int) -> Any:
             return self._begin(solver, number, seed)
 
+        moves = Moves(kinds, partial(self._move, solver))
         checkpoint = Checkpoint.of(self.checkpoint)
         resumable = None
         if checkpoint is not None:
-            # Any state will do to compare with; that of a later restart is quickly made.
-            resumable = Resumable(checkpoint, identity, lambda: start(1, 0))
+            # Any state will do to compare with; that of a further restart is quickly made.
+            resumable = Resumable(checkpoint, identity, lambda: start(len(kinds), 0))
         try:
-            best = fit_best(solver, start, list(map(int, seeds)), options, resumable=resumable)
+            best = fit_best(
+                solver, start, seeds.tolist(), options, moves=moves, resumable=resumable
+            )
         except FitError as error:
             return error.result, error
         return best, None

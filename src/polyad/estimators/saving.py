@@ -20,6 +20,7 @@ import numpy as np
 
 from polyad.core.arrays import to_numpy
 from polyad.exceptions import ModelFileError
+from polyad.fitting.checkpoint import check_starts
 from polyad.fitting.history import History
 from polyad.fitting.status import Status
 
@@ -285,6 +286,10 @@ def history(value: Any, sizes: Sizes) -> str:
             return "has an iteration without iteration, objective and seconds"
         if record["iteration"] != position:
             return "has iterations that are not numbered from 0"
+    try:
+        check_starts(value.starts, len(value.starts))
+    except ModelFileError:
+        return "has starts that are not those of a fit"
     return ""
 
 
@@ -311,7 +316,7 @@ def stored_value(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, History):
-        return History([stored_value(record) for record in value])
+        return History([stored_value(record) for record in value], value.starts)
     if isinstance(value, dict):
         return {key: stored_value(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset, range)):

@@ -4,7 +4,7 @@ from polyad.fitting.blocks import BlockProblem, BlockSolver, BlockState, minimiz
 from polyad.fitting.checkpoint import Checkpoint
 from polyad.fitting.driver import FitOptions, FitResult, Iteration, Solver
 from polyad.fitting.history import History
-from polyad.fitting.restarts import Resumable, fit_best
+from polyad.fitting.restarts import Moves, Resumable, fit_best
 from polyad.fitting.status import Status
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "FitResult",
     "History",
     "Iteration",
+    "Moves",
     "Resumable",
     "Solver",
     "Status",

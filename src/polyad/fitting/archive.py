@@ -170,7 +170,11 @@ def _encode(value: Any, arrays: dict[str, np.ndarray], where: str) -> Any:
     if isinstance(value, Status):
         return {_TAG: "status", "value": value.value}
     if isinstance(value, History):
-        return {_TAG: "history", "records": _encode(value.records, arrays, where)}
+        return {
+            _TAG: "history",
+            "records": _encode(value.records, arrays, where),
+            "starts": _encode(value.starts, arrays, where),
+        }
     if isinstance(value, (list, tuple)):
         items = [_encode(item, arrays, f"{where}[{k}]") for k, item in enumerate(value)]
         return items if isinstance(value, list) else {_TAG: "tuple", "items": items}
@@ -207,7 +211,8 @@ class _Reader:
         if tag == "status":
             return Status(value["value"])
         if tag == "history":
-            return History(self.decode(value["records"]))
+            # Files of earlier versions know nothing of starts.
+            return History(self.decode(value["records"]), self.decode(value.get("starts", [])))
         if tag == "tuple":
             return tuple(self.decode(item) for item in value["items"])
         message = f"unknown tag {tag!r}"

@@ -261,6 +261,16 @@ def check_seeds(seeds: Any, number: Any, n_seeds: int) -> None:
     _check(_is_count(number) and number < n_seeds, "the number of the restart")
 
 
+def check_starts(starts: Any, number: int) -> None:
+    """Refuse records of the restarts before the one whose turn it is that no fit has."""
+    _check(isinstance(starts, list) and len(starts) == number, "the starts")
+    for position, record in enumerate(starts):
+        kinds = {"start": int, "kind": str, "objective": float, "n_iter": int, "seconds": float}
+        sound = isinstance(record, dict) and record.keys() == kinds.keys()
+        sound = sound and all(type(record[name]) is kind for name, kind in kinds.items())
+        _check(sound and record["start"] == position, "the starts")
+
+
 def _stored(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()

@@ -19,10 +19,15 @@ class History:
     ----------
     records : sequence of dict, optional
         Rows to begin with, each with at least ``iteration``, ``objective`` and ``seconds``.
+    starts : sequence of dict, optional
+        How each start of the fit ended, this one among them.
     """
 
-    def __init__(self, records: Sequence[dict[str, float]] = ()) -> None:
+    def __init__(
+        self, records: Sequence[dict[str, float]] = (), starts: Sequence[dict[str, Any]] = ()
+    ) -> None:
         self.records: list[dict[str, float]] = [dict(record) for record in records]
+        self.starts: list[dict[str, Any]] = [dict(start) for start in starts]
 
     def append(self, objective: float, seconds: float, **diagnostics: float) -> None:
         """Add the next iteration."""
@@ -51,6 +56,19 @@ class History:
         import pandas as pd
 
         return pd.DataFrame(self.records).astype({"iteration": int}).set_index("iteration")
+
+    def starts_to_frame(self) -> pd.DataFrame:
+        """Return a table with one row per start: its kind, and how far it ended above the best.
+
+        ``objective`` is that of the model that the start would have delivered, and NaN if it broke
+        down; ``above_best`` is its distance to the lowest one, which is the model that you have.
+        """
+        import pandas as pd
+
+        columns = ["start", "kind", "objective", "n_iter", "seconds"]
+        table = pd.DataFrame(self.starts, columns=columns).set_index("start")
+        table.insert(2, "above_best", table["objective"] - table["objective"].min())
+        return table
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the objective against the iteration and return the matplotlib axes.

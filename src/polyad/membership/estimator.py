@@ -419,9 +419,10 @@ class MixedMembership(Factorization):
         kind = BlockSolver if self.method == "tensor-free" else PartitionSolver
         return kind(plan, self.update)
 
-    def _n_starts(self, problem: Any) -> int:
+    def _kinds(self, problem: Any) -> list[str]:
+        kinds = super()._kinds(problem)
         # Each partition has starts of its own.
-        return 1 if self.method == "partitioned" and not self.refine else int(self.n_init)
+        return kinds[:1] if self.method == "partitioned" and not self.refine else kinds
 
     def _begin(self, solver: Any, number: int, seed: int) -> Any:
         if self._goes_on and number == 0:

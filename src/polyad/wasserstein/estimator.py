@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import CP_CONSTRAINTS, CPFamily, NonnegativeLearned
-from polyad.cp.start import given_nonnegative_start
+from polyad.cp.start import NONNEGATIVE_STARTS, given_nonnegative_start, nonnegative_svd_start
 from polyad.data.mode_matrices import (
     as_frame,
     check_name,
@@ -34,7 +34,12 @@ from polyad.wasserstein.problem import (
     memory_for_marginals,
     read_nonnegative,
 )
-from polyad.wasserstein.solver import WassersteinSolver, random_start, solve_rows
+from polyad.wasserstein.solver import (
+    WassersteinSolver,
+    of_the_mass_of,
+    random_start,
+    solve_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -175,9 +180,7 @@ class WassersteinCP(CPFamily):
     memory_limit : float, default=4.0
         How many gigabytes a fit may take beyond the data. Marginals that do not fit are computed
         again when they are needed.
-    init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
-        Where to start: positive random numbers, or given nonnegative factors.
-    {n_init, max_iter, tol}
+    {init, n_init, max_iter, tol}
         Where the objective of a model of nothing is larger, it is a part of that.
     {fixed_modes, time_budget, random_state}
         An integer also seeds the cost ``"random"``, which is always the same otherwise.
@@ -377,14 +380,16 @@ class WassersteinCP(CPFamily):
         )
 
     def _read_init(self, problem: FitData, init: Any) -> Any:
-        if isinstance(init, str) and init == "random":
+        if isinstance(init, str) and init in NONNEGATIVE_STARTS:
             return init
         return given_nonnegative_start(problem, self.n_components, init)
 
-    def _start(self, problem: Any, number: int, seed: int) -> list[Array]:
-        if not isinstance(problem.start, str):
-            return list(problem.start)
-        return random_start(problem, self.n_components, seed)
+    def _start(self, problem: Any, kind: str, seed: int) -> list[Array]:
+        make = nonnegative_svd_start if kind == "svd" else random_start
+        return self._sized(problem, make(problem, self.n_components, seed))
+
+    def _sized(self, problem: Any, factors: list[Array]) -> list[Array]:
+        return of_the_mass_of(problem, factors)
 
     def _check_restored(self) -> None:
         super()._check_restored()

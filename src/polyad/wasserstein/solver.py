@@ -163,10 +163,14 @@ class SampleRowsSolver(WassersteinSolver):
 
 
 def random_start(problem: TransportProblem, n_components: int, seed: int) -> list[Array]:
-    """Return positive random factors of a model whose mass is that of the data."""
+    """Return positive random factors."""
     generator = np.random.default_rng(seed)
     # Not near zero: every component can still become anything.
-    factors = [generator.uniform(0.1, 1.0, (size, n_components)) for size in problem.shape]
+    return [generator.uniform(0.1, 1.0, (size, n_components)) for size in problem.shape]
+
+
+def of_the_mass_of(problem: TransportProblem, factors: list[Array]) -> list[Array]:
+    """Scale factors so that the mass of the model is that of the data."""
     share = (problem.total / float(component_masses(factors).sum())) ** (1.0 / len(factors))
     return [factor * share for factor in factors]
 

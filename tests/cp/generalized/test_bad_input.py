@@ -91,8 +91,11 @@ def start(**replaced):
         ({"tol": -1.0}, "tol"),
         ({"ridge": -1.0}, "ridge"),
         ({"missing": "ignore"}, "missing"),
-        ({"init": "svd"}, "init='svd' is not understood for loss='poisson'. Give 'random', a"),
-        ({"init": "nndsvd", "loss": "gaussian"}, "Give 'random', 'svd'"),
+        (
+            {"init": "nndsvd"},
+            "init='nndsvd' is not understood for loss='poisson'. Give 'svd', 'spl",
+        ),
+        ({"init": "nndsvd", "loss": "gaussian"}, "Give 'svd', 'random'"),
         ({"init": 5}, "init=5 is not understood"),
         ({"init": start(_1=-0.5)}, r"negative number -0.5 at \(0, 1\) of the factor of mode 1"),
         ({"init": start(_2=np.nan)}, "NaN or infinity"),

@@ -260,7 +260,7 @@ NEGATIVE[1, 2, 3] = -1.0
         ({"ridge": [1.0, -1.0, 1.0]}, BASE, "ridge=.* is not usable"),
         ({"sparsity": {}}, BASE, "sparsity={} is not usable for 3 modes"),
         ({"sparsity": [1.0, 0.0, 0.0]}, BASE, r"modes \[0\] are penalised and \[1, 2\] are not"),
-        ({"init": [np.full((n, 2), -1.0) for n in (6, 5, 4)]}, BASE, "negative entries"),
+        ({"init": [np.full((n, 2), -1.0) for n in (6, 5, 4)]}, BASE, "the negative number -1 at"),
     ],
 )
 def test_bad_input(parameters, data, says):

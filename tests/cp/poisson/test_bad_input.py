@@ -56,7 +56,7 @@ def test_data(data, says):
         ({"inner_iter": 2.5}, "inner_iter"),
         ({"tol": -1.0}, "tol"),
         ({"missing": "ignore"}, "missing"),
-        ({"init": "svd"}, "init='svd' is not understood. Give 'random'"),
+        ({"init": "best"}, "init='best' is not understood. Give 'svd', 'split', 'random'"),
         ({"init": 5}, "init=5 is not understood"),
         ({"init": start(_1=-0.5)}, r"negative number -0.5 at \(0, 1\) of the factor of mode 1"),
         ({"init": (np.array([1.0, -1.0]), start())}, "negative number -1 at"),

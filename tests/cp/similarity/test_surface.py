@@ -128,7 +128,7 @@ def test_unusable_tables():
         ({"similarity_weight": [1.0, 1.0]}, "similarity_weight=.* is not usable for 3 modes"),
         ({"similarity_weight": [0.0, np.nan, 1.0]}, "similarity_weight=.* is not usable"),
         ({"ridge": [1.0, 0.0, 0.0]}, r"modes \[0\] are penalised"),
-        ({"init": [np.full((n, 2), -1.0) for n in X.shape]}, "SimilarityCP needs nonnegative"),
+        ({"init": [np.full((n, 2), -1.0) for n in X.shape]}, "the negative number -1 at"),
     ],
 )
 def test_bad_parameters(parameters, says):

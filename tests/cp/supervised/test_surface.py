@@ -108,7 +108,7 @@ def test_unusable_targets(y, says):
         ({"sparsity": [1.0]}, "sparsity=.* is not usable for 3 modes"),
         ({"sparsity": [1.0, -1.0, 1.0]}, "sparsity=.* is not usable"),
         ({"sparsity": ["x"] * 3}, "sparsity=.* is not usable"),
-        ({"init": [np.full((n, 2), -1.0) for n in X.shape]}, "SupervisedCP needs nonnegative"),
+        ({"init": [np.full((n, 2), -1.0) for n in X.shape]}, "the negative number -1 at"),
         (
             {"init": [np.ones((n, 2)) for n in X.shape], "fixed_modes": [0]},
             "fixed_modes has mode 0, the samples",

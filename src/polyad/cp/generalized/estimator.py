@@ -18,9 +18,15 @@ from polyad.cp.generalized.adam import AdamOptions, AdamSolver
 from polyad.cp.generalized.problem import ZerosProblem, build_problem, scaled_ridge
 from polyad.cp.generalized.rows import solve_rows
 from polyad.cp.generalized.solver import QuasiNewtonSolver
-from polyad.cp.generalized.start import random_start
+from polyad.cp.generalized.start import of_the_level_of, random_start
 from polyad.cp.problem import FitData
-from polyad.cp.start import given_start, make_start
+from polyad.cp.start import (
+    NONNEGATIVE_STARTS,
+    given_start,
+    make_start,
+    names_of,
+    nonnegative_svd_start,
+)
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, PolyadError
@@ -94,9 +100,12 @@ class GeneralizedCP(CPFamily):
         ``'lbfgs'`` is a quasi-Newton method with exact gradients. ``'adam'`` is for sparse data
         whose other entries are zeros: stochastic gradients over random cells, and an objective that
         is estimated from a fixed sample. ``'auto'`` takes it where all cells are too many to visit.
-    init : {'random', 'svd'}, KruskalTensor, (weights, factors) or list, default='random'
+    init : {'random', 'svd', 'split', 'search'}, KruskalTensor, pair or list, default='random'
         Where to start: random numbers whose model has the level of the data, singular vectors (for
-        ``'gaussian'``, and ``'huber'`` without a bound), or given factors.
+        ``'gaussian'``, ``'huber'``, and losses whose factors are not negative), or given factors,
+        with or without weights.
+        ``'split'`` and ``'search'`` are for factors that are not negative, as in
+        :class:`~polyad.PoissonCP`.
     {n_init}
         With ``init='svd'`` the first start is that one and the others are random.
     {max_iter, tol}
@@ -375,13 +384,13 @@ class GeneralizedCP(CPFamily):
     def _read_init(self, problem: FitData, init: Any) -> Any:
         loss = read_loss(self.loss)
         if isinstance(init, str):
-            takes_svd = loss.lower != 0 and loss.degree is not None
-            if init == "random" or (init == "svd" and takes_svd):
+            free = ("svd", "random") if loss.degree is not None else ("random",)
+            names = NONNEGATIVE_STARTS if loss.lower == 0 else free
+            if init in names:
                 return init
-            names = "'random', 'svd'" if takes_svd else "'random'"
             message = (
-                f"init={init!r} is not understood for loss={loss.name!r}. Give {names}, a "
-                "KruskalTensor, a pair (weights, factors) or a list of factors."
+                f"init={init!r} is not understood for loss={loss.name!r}. Give {names_of(names)}, "
+                "a KruskalTensor, a pair (weights, factors) or a list of factors."
             )
             raise InvalidInputError(message)
         factors = given_start(problem, self.n_components, init)
@@ -397,16 +406,17 @@ class GeneralizedCP(CPFamily):
                 raise InvalidInputError(message)
         return factors
 
-    def _start(self, problem: Any, number: int, seed: int) -> list[Array]:
-        init = problem.start
-        if not isinstance(init, str):
-            return list(init)
-        if init == "random" or number > 0:
+    def _start(self, problem: Any, kind: str, seed: int) -> list[Array]:
+        if kind == "random":
             return random_start(problem, self.n_components, seed)
-        start = make_start(
-            FitData(problem.tensor), self.n_components, init, number=number, seed=seed
-        )
+        data = FitData(problem.tensor)
+        if problem.loss.lower == 0:
+            return self._sized(problem, nonnegative_svd_start(data, self.n_components, seed))
+        start = make_start(data, self.n_components, kind, seed)
         return [problem.asarray(factor) for factor in start]
+
+    def _sized(self, problem: Any, factors: list[Array]) -> list[Array]:
+        return of_the_level_of(problem, [problem.asarray(factor) for factor in factors])
 
     def _learned(self, solver: Any, state: Any) -> GeneralizedLearned:
         return GeneralizedLearned(

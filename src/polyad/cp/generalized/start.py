@@ -78,12 +78,17 @@ def _some_entries(problem: GeneralizedProblem) -> Matrix:
 def _positive(
     problem: GeneralizedProblem, n_components: int, generator: np.random.Generator
 ) -> list[Matrix]:
-    """Return positive factors of a model whose mean is the best constant, and slices follow it."""
+    """Return positive random factors, whose slices are as large as those of the data."""
     # Between 0.1 and 1: every component can still become anything, and no cell is impossible.
     factors = [
         generator.uniform(0.1, 1.0, (size, n_components)) * np.exp2(exponents)[:, None]
         for size, exponents in zip(problem.shape, slice_exponents(problem), strict=True)
     ]
+    return of_the_level_of(problem, factors)
+
+
+def of_the_level_of(problem: GeneralizedProblem, factors: list[Matrix]) -> list[Matrix]:
+    """Scale positive factors so that the mean of the model is the best constant."""
     level = problem.constant[0]
     level = level if math.isfinite(level) else _CERTAIN_LEVEL
     if level == 0 and not problem.is_zero:

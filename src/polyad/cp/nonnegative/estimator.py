@@ -12,6 +12,12 @@ from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, NonnegativeLearned, read_penalties
 from polyad.cp.nonnegative.solver import Descent, NonnegativeSolver
 from polyad.cp.problem import Problem, build_problem
+from polyad.cp.start import (
+    NONNEGATIVE_STARTS,
+    given_nonnegative_start,
+    nonnegative_svd_start,
+    without_zeros,
+)
 from polyad.data.validation import refuse_negative
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 
     from polyad.core.arrays import Array
     from polyad.cp.family import CPLearned
+    from polyad.cp.problem import FitData
     from polyad.cp.solver import FactorSolver
     from polyad.data.readers import TensorInput
     from polyad.data.validation import Missing
@@ -34,17 +41,15 @@ class NonnegativeFamily(CPFamily):
     _accepts_nan: ClassVar[bool] = True
     _learns = NonnegativeLearned
 
-    def _start(self, problem: Problem, number: int, seed: int) -> list[Array]:
-        factors = super()._start(problem, number, seed)
-        xp = namespace_of(factors[0])
-        if isinstance(problem.start, str):
-            # An entry of zero stays zero under multiplication, and is slow to leave otherwise.
-            sizes = [xp.abs(factor) for factor in factors]
-            return [size + 0.01 * float(xp.mean(size)) for size in sizes]
-        if any(bool(xp.any(factor < 0)) for factor in factors):
-            message = f"init has negative entries; {type(self).__name__} needs nonnegative factors."
-            raise InvalidInputError(message)
-        return factors
+    def _read_init(self, problem: FitData, init: Any) -> Any:
+        if isinstance(init, str) and init in NONNEGATIVE_STARTS:
+            return init
+        return given_nonnegative_start(problem, self.n_components, init)
+
+    def _start(self, problem: Any, kind: str, seed: int) -> list[Array]:
+        if kind == "svd":
+            return self._sized(problem, nonnegative_svd_start(problem, self.n_components, seed))
+        return [without_zeros(factor) for factor in super()._start(problem, kind, seed)]
 
     def _advice_on_nothing(self, problem: Any) -> str:
         tensor = problem.tensor
@@ -102,11 +107,7 @@ class NonnegativeCP(NonnegativeFamily):
     solver : {'hals', 'mu'}, default='hals'
         Coordinate descent, or multiplicative updates (CP-NMU). The first is faster and accepts
         negative entries in the data; the second needs nonnegative data.
-    init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
-        Where to start: the sizes of leading singular vectors, random numbers, or given
-        nonnegative factors.
-    {n_init}
-        With ``init='svd'`` the first start is that one and the others are random.
+    {init, n_init}
     {max_iter}
         An iteration is a sweep over the modes.
     {tol, sparsity}

@@ -13,8 +13,8 @@ from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import COMMON_CONSTRAINTS, CPFamily, NonnegativeLearned
 from polyad.cp.poisson.problem import CountProblem, Method, build_problem
-from polyad.cp.poisson.solver import PoissonSolver, random_start
-from polyad.cp.start import given_nonnegative_start
+from polyad.cp.poisson.solver import PoissonSolver, of_the_sum_of, random_start
+from polyad.cp.start import NONNEGATIVE_STARTS, given_nonnegative_start, nonnegative_svd_start
 from polyad.data.validation import refuse_negative
 from polyad.estimators.documentation import documented
 
@@ -55,9 +55,7 @@ class PoissonCP(CPFamily):
     solver : {'mu', 'pdnr'}, default='mu'
         How the rows of a factor are improved: by multiplicative updates, which are cheap, or by
         Newton steps, which need far fewer iterations to a precise optimum and give exact zeros.
-    init : {'random'}, KruskalTensor, (weights, factors) or list of factors, default='random'
-        Where to start: positive random numbers, or given nonnegative factors.
-    {n_init, max_iter}
+    {init, n_init, max_iter}
         An iteration is a sweep over the modes.
     {tol}
         See ``kkt`` in ``history_`` for how stationary the result is.
@@ -134,7 +132,7 @@ class PoissonCP(CPFamily):
         n_components: int = 2,
         *,
         solver: Method = "mu",
-        init: Any = "random",
+        init: Any = "svd",
         n_init: int = 1,
         max_iter: int = 500,
         tol: float = 1e-5,
@@ -228,14 +226,16 @@ class PoissonCP(CPFamily):
         )
 
     def _read_init(self, problem: FitData, init: Any) -> Any:
-        if isinstance(init, str) and init == "random":
+        if isinstance(init, str) and init in NONNEGATIVE_STARTS:
             return init
         return given_nonnegative_start(problem, self.n_components, init)
 
-    def _start(self, problem: Any, number: int, seed: int) -> list[Array]:
-        if not isinstance(problem.start, str):
-            return list(problem.start)
-        return random_start(problem, self.n_components, seed)
+    def _start(self, problem: Any, kind: str, seed: int) -> list[Array]:
+        make = nonnegative_svd_start if kind == "svd" else random_start
+        return self._sized(problem, make(problem, self.n_components, seed))
+
+    def _sized(self, problem: Any, factors: list[Array]) -> list[Array]:
+        return of_the_sum_of(problem, factors)
 
     def _learned(self, solver: FactorSolver[Any], state: Any) -> NonnegativeLearned:
         return NonnegativeLearned(**vars(super()._learned(solver, state)))

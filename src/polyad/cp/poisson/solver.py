@@ -161,14 +161,17 @@ class PoissonSolver(FactorSolver[PoissonState]):
 
 
 def random_start(problem: CountProblem, n_components: int, seed: int) -> list[Array]:
-    """Return positive random factors of a model whose sum is that of the data."""
+    """Return positive random factors."""
     generator = np.random.default_rng(seed)
     # Between 0.1 and 1: every component can still become anything, and no cell is impossible.
     factors = [generator.uniform(0.1, 1.0, (size, n_components)) for size in problem.shape]
-    factors = [factor / factor.sum(axis=0) for factor in factors]
+    return [factor / factor.sum(axis=0) for factor in factors]
+
+
+def of_the_sum_of(problem: CountProblem, factors: list[Array]) -> list[Array]:
+    """Scale factors so that the sum of the model is that of the data."""
     mass = float(np.sum(factors[0] * problem.column_masses(factors, 0)))
-    factors[0] *= problem.total / mass if mass > 0 else 0.0
-    return factors
+    return [factors[0] * (problem.total / mass if mass > 0 else 0.0), *factors[1:]]
 
 
 def _loaded(weights: Array, factors: Sequence[Array], mode: int) -> list[Array]:

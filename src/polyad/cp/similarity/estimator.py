@@ -75,11 +75,7 @@ class SimilarityCP(NonnegativeFamily):
         there. A matrix ``C`` of cosine distances, as for SWIFT, is given as ``1 - C``.
     similarity_weight : float or sequence of float, default=0.1
         The weight :math:`w`, for all modes or for each. It has no unit.
-    init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
-        Where to start: the sizes of leading singular vectors, random numbers, or given
-        nonnegative factors.
-    {n_init}
-        With ``init='svd'`` the first start is that one and the others are random.
+    {init, n_init}
     {max_iter}
         An iteration is a sweep over the modes.
     {tol, sparsity}

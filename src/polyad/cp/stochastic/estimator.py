@@ -379,7 +379,9 @@ class StochasticCP(BatchedCP):
             return solver.begin(data.start, seed=seed, n_steps=n_steps)
         generator = np.random.default_rng([seed, 0]) if self.shuffle else None
         problem = data.problem_of(data.source.first_informative(generator))
-        factors = make_start(problem, self.n_components, data.start, number=number, seed=seed)
+        factors = make_start(
+            problem, self.n_components, data.start if number == 0 else "random", seed
+        )
         return solver.begin(factors[1:], seed=seed, n_steps=0)
 
     def _take_further(self, given: TensorInput) -> None:

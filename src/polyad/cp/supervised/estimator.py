@@ -84,11 +84,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
     label_ridge : float, default=0.001
         The weight :math:`\rho` of the squared weights of the classifier. It has no unit either. It
         keeps components that explain little of the data from carrying the labels alone.
-    init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
-        Where to start: the sizes of leading singular vectors, random numbers, or given
-        nonnegative factors.
-    {n_init}
-        With ``init='svd'`` the first start is that one and the others are random.
+    {init, n_init}
     {max_iter}
         An iteration is a sweep over the modes.
     {tol, sparsity}
