@@ -78,6 +78,7 @@ TENSOR_MODELS = {
         NonnegativeCP(RANK, sparsity=0.05, ridge=0.01, random_state=0, max_iter=20),
         parts(),
     ),
+    # From singular vectors, the cells that a sample has left tell next to nothing of one component.
     "PoissonCP mu": (
         PoissonCP(RANK, init="random", random_state=0, max_iter=50),
         data_of("poisson"),
