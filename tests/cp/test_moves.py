@@ -51,6 +51,20 @@ def test_the_singular_start_of_a_matrix_is_that_of_an_exact_decomposition(form):
             np.testing.assert_allclose(found[mode][:, r], mixed, atol=1e-6 * sizes[0])
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_singular_start_of_a_matrix_of_low_rank_has_no_component_of_nothing(rank):
+    rng = np.random.default_rng(0)
+    X = rng.random((7, rank)) @ rng.random((rank, 5))
+    left, right = nonnegative_svd_start(build_problem(X, "zero"), 4, seed=0)
+    assert left.min() > 0
+    # Singular pairs beyond the rank are rounding, 1e-16 of the others.
+    assert right.max(axis=0).min() > 1e-3 * right.max()
+    if rank == 0:
+        for model in (WassersteinCP(2, init="svd"), GeneralizedCP(2, loss="poisson", init="svd")):
+            with pytest.warns(polyad.exceptions.DataWarning, match="zero"):
+                assert model.fit(X).factors_[0].max() == 0
+
+
 def test_the_singular_start_of_a_tensor_does_not_depend_on_the_seed():
     problem = build_problem(planted()[0], "zero")
     one, other = (nonnegative_svd_start(problem, 4, seed) for seed in (0, 1))

@@ -95,6 +95,8 @@ def test_stored_zeros_are_not_there():
     np.testing.assert_array_equal(found[:, :, 0], [[2.0, 0.0], [0.0, 3.0]])
     _, present = dense(frame, value="count", entries="presence")
     assert present.sum() == 2
+    with pytest.raises(InvalidInputError, match="min_samples=1: no sample has an entry but zero"):
+        dense(frame.assign(count=0.0), value="count", min_samples=1)
 
 
 @pytest.mark.parametrize(

@@ -103,13 +103,17 @@ def nonnegative_svd_start(problem: FitData, n_components: int, seed: int) -> lis
     left = svd_start(data, width, seed, _EXACT_STEPS)[0]
     pairs = to_numpy(left).astype(np.float64), transposed_product(data.tensor, left)
     sizes = [[norm(np.maximum(sign * part, 0), axis=0) for part in pairs] for sign in (1, -1)]
-    signs = np.where(math.prod(sizes[0]) >= math.prod(sizes[1]), 1.0, -1.0)
-    # Components beyond the rank of the matrix are random.
+    positive, negative = map(math.prod, sizes)
+    signs = np.where(positive >= negative, 1.0, -1.0)
+    # Components beyond the rank of the matrix, whose pairs are rounding, are random.
+    kept = np.maximum(positive, negative)
+    is_found = kept > max(problem.shape) * epsilon_of(left.dtype) * kept.max()
+    n_random = n_components - int(is_found.sum())
     generator = np.random.default_rng(seed)
     factors = []
     for part, margin in zip(pairs, positive_margins(data.tensor), strict=True):
-        rest = generator.uniform(0.1, 1.0, (len(part), n_components - width)) * margin[:, None]
-        columns = np.hstack([np.maximum(signs * part, 0), rest])
+        rest = generator.uniform(0.1, 1.0, (len(part), n_random)) * margin[:, None]
+        columns = np.hstack([np.maximum(signs * part, 0)[:, is_found], rest])
         sums = columns.sum(axis=0)
         factors.append(columns + _MIXED_IN * sums * margin[:, None])
     return [problem.asarray(factor) for factor in factors]

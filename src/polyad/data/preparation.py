@@ -119,6 +119,9 @@ class Preparation:
     def _nothing_left(
         self, support: dict[int, NDArray[np.intp]], n_samples: int
     ) -> InvalidInputError:
+        if n_samples == 0:
+            message = f"Nothing is left with {self.asked}: no sample has an entry but zero."
+            return InvalidInputError(message)
         facts = [
             f"labels of mode {self.modes[mode]!r} are each in {own[own > 0].min()} to {own.max()}"
             for mode, own in sorted(support.items())
