@@ -231,3 +231,18 @@ def test_long_compiling_is_told_once(tmp_path, monkeypatch):
     assert [message.partition(",")[0] for message in told.output] == [
         "WARNING:polyad:polyad is compiling"
     ]
+
+
+def test_where_no_folder_can_be_written_kernels_are_compiled_and_that_is_told(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("numba.core.caching.CompileResultCacheImpl._locator_classes", [])
+    monkeypatch.setattr("polyad.core.compiled._UNTOLD_SECONDS", 0.0)
+    monkeypatch.setattr("polyad.core.compiled._watch.told", False)
+    monkeypatch.setattr("polyad.core.compiled._watch.keeps", True)
+    fresh = made(tmp_path, "polyad.fresh")
+    x, y = np.ones(3), np.empty(3)
+    with TestCase().assertLogs("polyad", "WARNING") as told:
+        fresh.joined(x, y)
+    np.testing.assert_array_equal(y, 0.75 * x)
+    assert "NUMBA_CACHE_DIR" in told.output[0]

@@ -58,6 +58,14 @@ _REGROUPED: dict[str, Any] = {**_IN_ORDER, "fastmath": {"contract", "nsz", "reas
 # Compiling for longer is told, above the level that programs which set up no logging show.
 _UNTOLD_SECONDS = 2.0
 logger = logging.getLogger("polyad")
+_KEPT = (
+    'polyad is compiling, once: what it compiles is kept. "python -m polyad warm-up" '
+    "compiles all of it beforehand."
+)
+_NOT_KEPT = (
+    "polyad is compiling, in every process anew: neither its folder nor that of the user's caches "
+    "can be written to. Set the environment variable NUMBA_CACHE_DIR to a folder that can."
+)
 
 _events: Any = event  # which has no types
 _timer = _events.TimingListener()
@@ -70,7 +78,7 @@ class _Watch(_events.Listener):
     It also tells those who wait what they wait for.
     """
 
-    pauses, depth, told = False, 0, False
+    pauses, depth, told, keeps = False, 0, False, True
     began, seconds = 0.0, 0.0
 
     def on_start(self, started: Any) -> None:
@@ -85,10 +93,7 @@ class _Watch(_events.Listener):
         is_own = started.data["dispatcher"].py_func.__module__.startswith("polyad.")
         if not self.told and is_own and waited > _UNTOLD_SECONDS:
             self.told = True
-            logger.warning(
-                'polyad is compiling, once: what it compiles is kept. "python -m polyad warm-up" '
-                "compiles all of it beforehand."
-            )
+            logger.warning(_KEPT if self.keeps else _NOT_KEPT)
 
     def on_end(self, ended: Any) -> None:
         """Go on after the outermost function; nobody waits for what could not be compiled."""
@@ -118,7 +123,11 @@ def kernel(function: Function) -> Function:
     Multiplications may be fused with additions and sums regrouped, the same way in each call;
     infinities and NaN keep their meaning.
     """
-    compiled: Any = njit(cache=True, **_REGROUPED, pipeline_class=_Compiler)(function)
+    compiled: Any = njit(**_REGROUPED, pipeline_class=_Compiler)(function)
+    try:
+        compiled.enable_caching()
+    except RuntimeError:  # no folder can be written to
+        _watch.keeps = False
     if isinstance(compiled._cache, FunctionCache):  # not where the environment turns it off
         compiled._cache._cache_file = _SharedCacheFile(**vars(compiled._cache._cache_file))
     return cast("Function", compiled)
