@@ -158,7 +158,8 @@ class KruskalResult(PolyadEstimator):
             ``'weight'``: the labels with the largest entries, by absolute value. ``'lift'``: the
             distinctive ones. The lift of a label is its share of the component over its share of
             the whole model: 3 means that it is three times as frequent in the component. Only the
-            labels that hold 95 percent of the component are compared.
+            labels that hold 95 percent of the component are compared. Lifts that agree to a tenth
+            come in the order of their weights.
 
         Returns
         -------
@@ -272,6 +273,15 @@ class KruskalResult(PolyadEstimator):
         """
         check_is_fitted(self)
         modes, known = self._known_modes, self._known_labels
+        if modes is not None and len(modes) > 2 and type(new).__name__ == "DataFrame":
+            lacking = [mode for mode in modes if mode not in new.columns]
+            if lacking:
+                message = (
+                    f"The table has no columns {', '.join(map(repr, lacking))}. A long table has "
+                    f"a column for each mode of the model, {', '.join(map(repr, modes))}: rename "
+                    "its columns."
+                )
+                raise InvalidInputError(message)
         if modes is not None and set(modes) <= set(getattr(new, "columns", ())):
             new = LabelledTensor.from_frame(new, modes=modes, value=value)
             # The labels of a mode that the model has none for are positions.
