@@ -273,16 +273,9 @@ class KruskalResult(PolyadEstimator):
         """
         check_is_fitted(self)
         modes, known = self._known_modes, self._known_labels
-        if modes is not None and len(modes) > 2 and type(new).__name__ == "DataFrame":
-            lacking = [mode for mode in modes if mode not in new.columns]
-            if lacking:
-                message = (
-                    f"The table has no columns {', '.join(map(repr, lacking))}. A long table has "
-                    f"a column for each mode of the model, {', '.join(map(repr, modes))}: rename "
-                    "its columns."
-                )
-                raise InvalidInputError(message)
-        if modes is not None and set(modes) <= set(getattr(new, "columns", ())):
+        # A table of samples x features has two modes: for more, it can only be a long one.
+        is_long = type(new).__name__ == "DataFrame" and modes is not None and len(modes) > 2
+        if modes is not None and (is_long or set(modes) <= set(getattr(new, "columns", ()))):
             new = LabelledTensor.from_frame(new, modes=modes, value=value)
             # The labels of a mode that the model has none for are positions.
             sizes = zip(known, self._fitted_shape, strict=True)
