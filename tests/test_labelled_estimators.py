@@ -250,6 +250,8 @@ def test_align_refuses_what_it_cannot_bring(model):
         model.align(events(table(2)), value="count")
     with pytest.raises(InvalidInputError, match="2 modes"):
         model.align(events(table(2)).sel(drug="aspirin"))
+    with pytest.raises(InvalidInputError, match=r"no column 'drug'.*rename the column"):
+        model.align(table(2).rename(columns={"drug": "medication"}))
     with pytest.raises(NotFittedError):
         CP(2).align(table(2))
 

@@ -54,6 +54,7 @@ def test_data(data, says):
         ({"n_init": 10**30}, "n_init"),
         ({"missing": "ignore"}, "missing"),
         ({"init": "nndsvd"}, "init='nndsvd' is not understood"),
+        ({"init": "search"}, "'search' is for classes whose factors are not negative"),
         ({"init": 5}, "init=5 is not understood"),
         ({"init": [np.ones((6, 2)), np.ones((5, 2))]}, "factors of shape"),
         ({"init": [np.ones((6, 3)), np.ones((5, 3)), np.ones((4, 3))]}, "factors of shape"),

@@ -203,7 +203,7 @@ def test_tables_that_are_refused():
     with pytest.raises(InvalidInputError, match="3 modes; give a table"):
         moments(np.zeros((3, 3, 3)), 0, 1)
     for chosen in (None, [[1]]):
-        with pytest.raises(InvalidInputError, match="neither the name nor the position"):
+        with pytest.raises(InvalidInputError, match=r"name nor the position.*9 columns: 0, 1"):
             moments(pd.DataFrame(y), 0, chosen)
     with pytest.raises(InvalidInputError, match="neither the name nor the position"):
         model_of(method="partitioned", anchors=[[[0]], [[1]], [[2]]]).fit(y)

@@ -32,7 +32,8 @@ _SHAPE = (8, 6, 5)
 
 def add_to(commands: Any) -> None:
     """Add the command to those of a parser."""
-    parser = commands.add_parser("warm-up", help="compile everything now instead of on first use")
+    what = "compile everything now instead of on first use"
+    parser = commands.add_parser("warm-up", help=what, description=f"{what}.".capitalize())
     parser.add_argument(
         "--jobs",
         type=int,

@@ -313,4 +313,6 @@ def _parts(init: Any) -> tuple[np.ndarray | None, list[np.ndarray]]:
             f"init={init!r} is not understood. Give 'svd', 'random', a KruskalTensor, a pair "
             "(weights, factors), or a list with one factor per mode."
         )
+        if isinstance(init, str) and init in NONNEGATIVE_STARTS:
+            message += f" {init!r} is for classes whose factors are not negative."
         raise InvalidTypeError(message) from error

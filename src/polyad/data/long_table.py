@@ -179,6 +179,8 @@ def read_columns(frame: object, names: Sequence[str], *, table: str = "frame") -
         message = f"{title} has no column {absent[0]!r}; it has {available}."
         if not from_polars and absent[0] in given.index.names:
             message += f" It is in the index: give {table}.reset_index()."
+        else:
+            message += " Give the name that the table has, or rename the column."
         raise InvalidInputError(message)
     repeated = [name for name in names if available.count(name) > 1]
     if repeated:

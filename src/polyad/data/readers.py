@@ -303,7 +303,8 @@ def _text_columns(columns: list[Any]) -> InvalidInputError:
     return InvalidInputError(
         f"The table has columns that are not numeric: {shown}. A table of samples x features needs "
         "numbers; a long table of events becomes a tensor with "
-        f"LabelledTensor.from_frame(table, modes=[{shown}], value=...)."
+        "LabelledTensor.from_frame(table, modes=[...]), where modes names the column of the "
+        "samples and those of the labels, or with model.align(table) for a fitted model."
     )
 
 

@@ -158,7 +158,8 @@ class KruskalResult(PolyadEstimator):
             ``'weight'``: the labels with the largest entries, by absolute value. ``'lift'``: the
             distinctive ones. The lift of a label is its share of the component over its share of
             the whole model: 3 means that it is three times as frequent in the component. Only the
-            labels that hold 95 percent of the component are compared.
+            labels that hold 95 percent of the component are compared. Lifts that agree to a tenth
+            come in the order of their weights.
 
         Returns
         -------
@@ -272,7 +273,9 @@ class KruskalResult(PolyadEstimator):
         """
         check_is_fitted(self)
         modes, known = self._known_modes, self._known_labels
-        if modes is not None and set(modes) <= set(getattr(new, "columns", ())):
+        # A table of samples x features has two modes: for more, it can only be a long one.
+        is_long = type(new).__name__ == "DataFrame" and modes is not None and len(modes) > 2
+        if modes is not None and (is_long or set(modes) <= set(getattr(new, "columns", ()))):
             new = LabelledTensor.from_frame(new, modes=modes, value=value)
             # The labels of a mode that the model has none for are positions.
             sizes = zip(known, self._fitted_shape, strict=True)

@@ -36,12 +36,12 @@ _ADVICE = {
     Status.TIME_BUDGET: (
         "The time_budget ran out before the fit was done. The best state so far is kept. Increase "
         "time_budget, or go on: with a checkpoint run the same fit again, otherwise fit again with "
-        "warm_start=True."
+        "warm_start=True in estimators that have it."
     ),
     Status.INTERRUPTED: (
         "The fit was interrupted from the keyboard. The best state so far is kept and the "
         "estimator is usable. To go on: with a checkpoint run the same fit again, otherwise fit "
-        "again with warm_start=True."
+        "again with warm_start=True in estimators that have it."
     ),
     Status.STOPPED: "A callback asked the fit to stop.",
     Status.STALLED: (

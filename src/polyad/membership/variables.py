@@ -271,7 +271,8 @@ def find_positions(chosen: Any, names: Sequence[Any], title: str) -> NDArray[np.
         is_name = isinstance(item, (str, int, np.integer)) and item in known
         if not is_name and not is_position:
             message = (
-                f"{title} has {item!r}, which is neither the name nor the position of a column."
+                f"{title} has {item!r}, which is neither the name nor the position of a column. "
+                f"There are {len(names)} columns: {shown(np.asarray(names, dtype=object))}."
             )
             raise InvalidInputError(message)
         found.append(known.get(item, item))

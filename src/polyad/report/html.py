@@ -74,22 +74,23 @@ def write_report(
     """
     check_is_fitted(model)
     template = _template()
-    has_components = hasattr(model, "factors_")
-    parts = _components(model, top, max_components) if has_components else {}
-    page = template.render(
-        title=title or _title(model),
-        status=getattr(model, "status_", None),
-        facts=_facts(model, X, y),
-        history=_picture(plot_history(model)) if hasattr(model, "history_") else "",
-        **{"components": "", "labelled_modes": [], "tables": [], "n_hidden": 0, **parts},
-        sections=[_section(section) for section in model._report_sections()],
-        parameters=[
-            (name, _shown(value)) for name, value in sorted(model.get_params(deep=False).items())
-        ],
-        version=__version__,
-    )
     target = Path(path)
-    with replacing(target) as stream:
+    with replacing(target) as stream:  # refuses a wrong path before the work
+        has_components = hasattr(model, "factors_")
+        parts = _components(model, top, max_components) if has_components else {}
+        page = template.render(
+            title=title or _title(model),
+            status=getattr(model, "status_", None),
+            facts=_facts(model, X, y),
+            history=_picture(plot_history(model)) if hasattr(model, "history_") else "",
+            **{"components": "", "labelled_modes": [], "tables": [], "n_hidden": 0, **parts},
+            sections=[_section(section) for section in model._report_sections()],
+            parameters=[
+                (name, _shown(value))
+                for name, value in sorted(model.get_params(deep=False).items())
+            ],
+            version=__version__,
+        )
         stream.write(page.encode())
     return target
 

@@ -102,13 +102,13 @@ class Geometry(ABC):
 
         Parameters
         ----------
-        values : array of shape (..., *shape)
+        values : array of shape ``(..., *shape)``
             Numbers that are not negative keep their digits, entry by entry. Whole ones and
             booleans are taken as float64.
 
         Returns
         -------
-        array of shape (..., *shape)
+        array of shape ``(..., *shape)``
         """
         return self._spread(self._apply, _read(values, self.shape))
 
@@ -117,12 +117,12 @@ class Geometry(ABC):
 
         Parameters
         ----------
-        logs : array of shape (..., *shape)
+        logs : array of shape ``(..., *shape)``
             Any numbers; minus infinity stands for zero.
 
         Returns
         -------
-        array of shape (..., *shape)
+        array of shape ``(..., *shape)``
         """
         logs = _read(logs, self.shape)
         if not self.is_plain(logs):
@@ -141,7 +141,7 @@ class Geometry(ABC):
 
         Parameters
         ----------
-        first, second : arrays of shape (n, *shape)
+        first, second : arrays of shape ``(n, *shape)``
             Masses, from the first and to the second of each pair.
 
         Returns
