@@ -137,11 +137,12 @@ def all_cases(rounds: int) -> list[Case]:
 
 
 def short(case: Case) -> Case | None:
-    """Return a case without what takes long; none if there is nothing to compare."""
+    """Return a case without what takes long; none if that leaves nothing to compare."""
     libraries = {
         name: rounds for name, rounds in case.libraries.items() if not is_long(case.title, name)
     }
-    return Case(case.title, libraries, case.measure) if set(libraries) - {"polyad"} else None
+    is_worth_it = libraries == case.libraries or set(libraries) - {"polyad"}
+    return Case(case.title, libraries, case.measure) if is_worth_it else None
 
 
 def tell(case: Case, measured: dict[str, Measurement]) -> None:
