@@ -14,7 +14,7 @@ from polyad.augmented.rules import (
     pulls,
     row_losses,
 )
-from polyad.augmented.views import Centre, View, contract_samples
+from polyad.augmented.views import Centre, View, contract_samples, multiply_components
 from tests.augmented import twin
 
 ALPHA, BETA, GAMMA = 1e-3, 2.0, 8.0
@@ -115,20 +115,27 @@ def test_one_component_has_nothing_to_align():
 # Samples.
 
 
-@pytest.mark.parametrize("offset", [1.0, 1000.0])
-def test_samples_about_a_mean_are_multiplied_in_blocks(offset):
-    """More samples than a block has, more entries, and means that are small and large."""
+@pytest.mark.parametrize(
+    ("offset", "shape"), [(1.0, (2600,)), (1000.0, (104, 25)), (1.0, (4, 650))]
+)
+def test_samples_about_a_mean_are_multiplied_in_blocks(offset, shape):
+    """More samples than a block has, more entries, modes in one part and in two, and all means."""
     rng = np.random.default_rng(0)
-    matrix = (offset + rng.normal(size=(300, 2500))).astype(np.float32)
+    matrix = (offset + rng.normal(size=(300, 2600))).astype(np.float32)
     mean = matrix.mean(axis=0)
-    basis, rows = rng.normal(size=(2500, 3)).astype(np.float32), rng.normal(size=(300, 3))
+    factors = [rng.normal(size=(n, 3)).astype(np.float32) for n in shape]
+    basis, rows = twin.khatri_rao(factors), rng.normal(size=(300, 3))
     about = matrix.astype(float) - mean
     centre = Centre(300, mean, float((about**2).sum(axis=1).mean()))
-    views = [View.of(matrix, centre, None), View(matrix)]
+    known = np.full(400, np.nan)
+    views = [View.of(matrix, centre, np.arange(100, 400), known), View(matrix)]
     assert (views[0].mean is None) == (offset > 1)
-    products, squares = views[0].products(basis)
-    np.testing.assert_allclose(products, about @ basis / centre.unit, atol=2e-5)
-    np.testing.assert_allclose(squares, (about**2).sum(axis=1) / centre.spread, rtol=1e-5)
+    for _ in range(2):  # squares are computed, and then known
+        (products, _), (squares, _) = multiply_components(views, factors)
+        np.testing.assert_allclose(products, about @ basis / centre.unit, atol=4e-5)
+        np.testing.assert_allclose(squares, (about**2).sum(axis=1) / centre.spread, rtol=1e-5)
+    np.testing.assert_allclose(known[100:], squares * centre.spread, rtol=1e-12)
+    assert np.isnan(known[:100]).all()
     contracted, cross = contract_samples(views[:1], [rows])
     np.testing.assert_allclose(contracted, rows.T @ about / centre.unit, atol=2e-5)
     np.testing.assert_allclose(cross, rows.T @ rows)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import device, is_array_api_obj
+from array_api_compat import device, is_array_api_obj, is_numpy_array
 
 from polyad.augmented.signals.steps import SignalStep
-from polyad.augmented.views import Centre, View, squares_of
+from polyad.augmented.views import Centre, View, multiply_components, squares_of
 from polyad.core.arrays import namespace_of, to_numpy
 from polyad.cp.rules import double, epsilon_of
 from polyad.data.batches import MemorySource, matching
@@ -103,6 +103,13 @@ class AugmentedData:
         self.like = first
         #: The shape of a sample.
         self.shape = tuple(int(n) for n in first.shape[1:])
+        # Of samples and of twins, where a position always has the same: sums of a sweep that later
+        # ones need not take again.
+        stays = isinstance(source, MemorySource) and is_numpy_array(first)
+        self._squares = [
+            np.full(source.head.shape[0], np.nan) if lasts else None
+            for lasts in (stays, stays and not callable(augment))
+        ]
 
     def asarray(self, array: Array) -> Array:
         """Bring an array to the namespace, device and number type of the data."""
@@ -142,10 +149,18 @@ class AugmentedData:
         samples = self.matrix(batch.given.data)
         return [samples] if twins is None else [samples, twins]
 
+    def views(
+        self, matrices: Sequence[Array], centre: Centre, positions: np.ndarray, *, moves: bool
+    ) -> list[View]:
+        """Return samples and twins about a centre, which ``moves`` or is that of the whole fit."""
+        known = [None if moves else own for own in self._squares]
+        pairs = zip(matrices, known, strict=False)
+        return [View.of(own, centre, positions, squares) for own, squares in pairs]
+
     def first_tensor(self, generator: np.random.Generator | None) -> Array:
         """Return the tensor of the first batch that tells something, about its own mean."""
         matrix = self.matrix(self.source.first_informative(generator).given.data)
-        about = View.of(matrix, self.moved_centre(None, matrix), None, copy=True).matrix
+        about = View.of(matrix, self.moved_centre(None, matrix), copy=True).matrix
         return namespace_of(about).reshape(about, (int(about.shape[0]), *self.shape))
 
     def centre(self) -> Centre:
@@ -184,10 +199,13 @@ class AugmentedData:
         spread = (1.0 - share) * (centre.spread + share * distance) + share * spread
         return Centre(total, centre.mean + share * between, spread if spread > least else 0.0)
 
-    def products(self, view: View, basis: Array) -> tuple[Array, Array]:
-        """Return the products of samples with a basis, and their squares; all must be finite."""
-        products, squares = view.products(basis)
-        self._check_finite(squares, view.positions)
+    def products(
+        self, views: Sequence[View], factors: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """Return the products of samples with components, and their squares, which are finite."""
+        products, squares = multiply_components(views, factors)
+        for view, own in zip(views, squares, strict=True):
+            self._check_finite(own, view.positions)
         return products, squares
 
     def _check_finite(self, squares: Array, positions: np.ndarray | None) -> None:

@@ -60,7 +60,6 @@ from polyad.cp.rules import double, epsilon_of
 from polyad.cp.solver import balance
 from polyad.cp.stochastic.solver import averaging_rate
 from polyad.fitting.driver import Solver
-from polyad.tensor.products import khatri_rao
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -238,14 +237,6 @@ class AugmentedSolver(Solver[AugmentedState]):
 
     # A batch.
 
-    def products(
-        self, views: Sequence[View], factors: Sequence[Array]
-    ) -> tuple[list[Array], list[Array]]:
-        """Return the products of samples with the components, and the squares of samples."""
-        basis = khatri_rao(factors)
-        found = [self.problem.products(view, basis) for view in views]
-        return [own for own, _ in found], [squares for _, squares in found]
-
     def fit_rows(
         self,
         products: Sequence[Array],
@@ -299,7 +290,7 @@ class AugmentedSolver(Solver[AugmentedState]):
 
     def fitted(self, views: list[View], centre: Centre, factors: Sequence[Array]) -> FittedBatch:
         """Return the rows of a batch, and what follows from them."""
-        products, squares = self.products(views, factors)
+        products, squares = self.problem.products(views, factors)
         grams = grams_of(factors)
         system = RowSystem(math.prod(grams[1:], start=grams[0]), self.settings.alpha)
         ridge_rows = [system.solve(rhs) for rhs in products]
@@ -421,7 +412,7 @@ class MiniBatchSolver(AugmentedSolver):
         if self.moves_centre:
             before = centre if centre.n_samples else None
             centre = self.problem.moved_centre(before, matrices[0])
-        views = [View.of(own, centre, batch.positions) for own in matrices]
+        views = self.problem.views(matrices, centre, batch.positions, moves=self.moves_centre)
         return self.fitted(views, centre, state.factors)
 
 
@@ -442,7 +433,7 @@ class FullBatchSolver(AugmentedSolver):
         """Return the state after one update of the rows and of each factor."""
         views = self._all(state.seed)
         before = [own for own in (state.rows, state.twin_rows) if own is not None]
-        products, squares = self.products(views, state.factors)
+        products, squares = self.problem.products(views, state.factors)
         grams = grams_of(state.factors)
         system = RowSystem(math.prod(grams[1:], start=grams[0]), self.settings.alpha)
         ridge_rows = [system.solve(rhs) for rhs in products]
@@ -455,7 +446,7 @@ class FullBatchSolver(AugmentedSolver):
         factors = best_factors(contracted, state.factors, cross, self.settings.alpha)
         # Which leaves the rows as they are, and lowers the ridge term.
         factors = balance(factors, range(len(factors)))
-        products, squares = self.products(views, factors)
+        products, squares = self.problem.products(views, factors)
         parts = self.parts(squares, rows, products, grams_of(factors))
         moved = replace(
             state, factors=factors, n_steps=state.n_steps + 1, n_sweeps=state.n_sweeps + 1
@@ -474,7 +465,10 @@ class FullBatchSolver(AugmentedSolver):
         if self._views is None or self._views[0] != seed:
             (batch,) = self.problem.source.sweep()
             matrices = self.problem.matrices(batch, seed)
-            views = [View.of(own, self.centre, None, copy=True) for own in matrices]
+            views = [
+                View.of(own, self.centre, batch.positions, np.full(batch.size, np.nan), copy=True)
+                for own in matrices
+            ]
             self._views = seed, views
             self.sample_labels = [batch.given.labels[0]]
         return self._views[1]

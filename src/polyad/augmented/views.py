@@ -14,18 +14,22 @@ import numpy as np
 from array_api_compat import is_numpy_array
 
 from polyad.core.arrays import namespace_of
-from polyad.core.threads import cut, run_blocks
+from polyad.core.threads import cut, cut_evenly, run_blocks
 from polyad.cp.rules import double
+from polyad.tensor.products import khatri_rao
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from polyad.core.arrays import Array
 
-# Samples and entries of a product: a megabyte, which the cache keeps until it is squared.
-_ROWS, _COLUMNS = 64, 4096
-# Samples of one product of rows with samples.
-_DEPTH = 256
+# Samples of a product with components, and entries of those whose squares are summed: half a
+# megabyte of a block that was just read.
+_ROWS, _COLUMNS = 32, 4096
+# Entries of a product of rows with samples.
+_WIDTH = 2560
+# The least length of a product with the columns of the last modes.
+_LENGTH = 512
 # A mean of so many times the size of samples about it would cost their products a digit.
 _LARGE_MEAN = 10.0
 
@@ -56,40 +60,91 @@ class View:
     unit: float = 1.0
     #: Where the samples are in the data, if that is known.
     positions: np.ndarray | None = None
+    #: The squares of all samples of the data about the mean, NaN where nobody has asked yet; None
+    #: if the samples at a position or the mean may change.
+    known: np.ndarray | None = None
 
     @classmethod
     def of(
-        cls, matrix: Array, centre: Centre, positions: np.ndarray | None, *, copy: bool = False
+        cls,
+        matrix: Array,
+        centre: Centre,
+        positions: np.ndarray | None = None,
+        known: np.ndarray | None = None,
+        *,
+        copy: bool = False,
     ) -> View:
         """Return samples about a centre, as a copy if that is wanted or the mean is large."""
         if centre.spread == 0:
             return cls(0.0 * matrix, positions=positions)
         size = float(namespace_of(matrix).linalg.vector_norm(centre.mean))
         if copy or size > _LARGE_MEAN * centre.unit or not is_numpy_array(matrix):
-            return cls(matrix - centre.mean[None, :], None, centre.unit, positions)
-        return cls(matrix, centre.mean if size > 0 else None, centre.unit, positions)
+            return cls(matrix - centre.mean[None, :], None, centre.unit, positions, known)
+        return cls(matrix, centre.mean if size > 0 else None, centre.unit, positions, known)
 
-    def products(self, basis: Array) -> tuple[Array, Array]:
-        """Return the products with the columns of a basis, and the squared lengths of samples."""
-        matrix, mean = self.matrix, self.mean
-        if not is_numpy_array(matrix):
-            return double(matrix @ basis) / self.unit, squares_of(matrix) / self.unit**2
-        products, squares = np.zeros((len(matrix), basis.shape[1])), np.zeros(len(matrix))
+    def squares(self, start: int, stop: int) -> np.ndarray:
+        """Return the squared lengths of some samples in memory, in the unit of the data.
 
-        def add(start: int, stop: int) -> None:
-            for begin in range(0, matrix.shape[1], _COLUMNS):
-                columns = slice(begin, begin + _COLUMNS)
-                own = matrix[start:stop, columns]
-                products[start:stop] += own @ basis[columns]
-                squares[start:stop] += squares_of(own)
-                if mean is not None:
-                    squares[start:stop] -= 2.0 * (own @ mean[columns])
+        That of a sample does not depend on those beside it, in no digit: a fit that goes on from a
+        checkpoint may meet it among others.
+        """
+        mine, found = slice(start, stop), np.zeros(stop - start)
+        if self.known is not None and self.positions is not None:
+            earlier: np.ndarray = self.known[self.positions[mine]]
+            if not np.isnan(earlier).any():
+                return earlier
+        for first, last in cut(self.matrix.shape[1], _COLUMNS):
+            own = self.matrix[mine, first:last]
+            found += squares_of(own if self.mean is None else own - self.mean[first:last])
+        if self.known is not None and self.positions is not None:
+            self.known[self.positions[mine]] = found
+        return found
 
-        run_blocks(add, cut(len(matrix), _ROWS))
-        if mean is not None:
-            products -= mean @ basis
-            squares += float(mean @ mean)
-        return products / self.unit, np.maximum(squares, 0.0) / self.unit**2
+
+def multiply_components(
+    views: Sequence[View], factors: Sequence[Array]
+) -> tuple[list[Array], list[Array]]:
+    """Return the products of samples with the components, and their squares, of each view."""
+    inner, outer = _bases(factors)
+    xp = namespace_of(inner)
+    if not is_numpy_array(inner):
+        products = [_projected(view.matrix, inner, outer) / view.unit for view in views]
+        return products, [squares_of(view.matrix) / view.unit**2 for view in views]
+    sizes = [len(view.matrix) for view in views]
+    products = [xp.empty((n, inner.shape[1])) for n in sizes]
+    squares = [xp.empty(n) for n in sizes]
+    means = [
+        0.0 if view.mean is None else _projected(view.mean[None, :], inner, outer) for view in views
+    ]
+
+    def fill(k: int, start: int, stop: int) -> None:
+        view, own = views[k], views[k].matrix[start:stop]
+        products[k][start:stop] = (_projected(own, inner, outer) - means[k]) / view.unit
+        squares[k][start:stop] = view.squares(start, stop) / view.unit**2
+
+    run_blocks(fill, [(k, *block) for k, n in enumerate(sizes) for block in cut(n, _ROWS)])
+    return products, squares
+
+
+def _bases(factors: Sequence[Array]) -> tuple[Array, Array | None]:
+    """Return the Khatri-Rao products of the last modes, and of those before if there are any.
+
+    The columns of the last modes stay in the cache, unlike those of all modes, and a product with
+    them is long enough.
+    """
+    last = len(factors) - 1
+    while last > 0 and math.prod(len(own) for own in factors[last:]) < _LENGTH:
+        last -= 1
+    return khatri_rao(factors[last:]), khatri_rao(factors[:last]) if last else None
+
+
+def _projected(matrix: Array, inner: Array, outer: Array | None) -> Array:
+    """Return the products of samples with the components, in double precision."""
+    if outer is None:
+        return double(matrix @ inner)
+    xp = namespace_of(matrix)
+    parts = xp.reshape(matrix, (-1, inner.shape[0])) @ inner
+    return double(xp.sum(xp.reshape(parts, (-1, *outer.shape)) * outer[None, ...], axis=1))
 
 
 def contract_samples(views: Sequence[View], rows: Sequence[Array]) -> tuple[Array, Array]:
@@ -97,25 +152,26 @@ def contract_samples(views: Sequence[View], rows: Sequence[Array]) -> tuple[Arra
     first = views[0].matrix
     xp = namespace_of(first)
     cross = sum(own.T @ own for own in rows)
-    pairs = [
-        (view, xp.astype(own / view.unit, first.dtype))
-        for view, own in zip(views, rows, strict=True)
+    columns = [
+        xp.astype(own.T / view.unit, first.dtype) for view, own in zip(views, rows, strict=True)
     ]
     if not is_numpy_array(first):
-        return sum(own.T @ view.matrix for view, own in pairs), cross
-    n, p = first.shape
-    contracted = np.zeros((pairs[0][1].shape[1], p), first.dtype)
+        pairs = zip(views, columns, strict=True)
+        return sum(own @ view.matrix for view, own in pairs), cross
+    columns = [np.ascontiguousarray(own) for own in columns]
+    sums = [own.sum(axis=1) for own in columns]
+    contracted = np.empty((len(columns[0]), first.shape[1]), first.dtype)
 
-    def add(begin: int, end: int) -> None:
-        out = contracted[:, begin:end]
-        for view, own in pairs:
-            for start in range(0, n, _DEPTH):
-                mine = slice(start, start + _DEPTH)
-                out += own[mine].T @ view.matrix[mine, begin:end]
+    def fill(start: int, stop: int) -> None:
+        out = contracted[:, start:stop]
+        np.matmul(columns[0], first[:, start:stop], out=out)
+        for view, own in zip(views[1:], columns[1:], strict=True):
+            out += own @ view.matrix[:, start:stop]
+        for view, total in zip(views, sums, strict=True):
             if view.mean is not None:
-                out -= own.sum(axis=0)[:, None] * view.mean[begin:end]
+                out -= total[:, None] * view.mean[start:stop]
 
-    run_blocks(add, cut(p, _COLUMNS))
+    run_blocks(fill, cut_evenly(first.shape[1], _WIDTH))
     return contracted, cross
 
 
