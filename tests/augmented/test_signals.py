@@ -1,6 +1,7 @@
 """Features and augmentations of signals, against slow twins that take one channel at a time."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import torch
 from scipy.signal import butter, lfilter
 from scipy.spatial.transform import Rotation as ScipyRotation
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
+from polyad import AugmentedCP
 from polyad.augmented.signals import (
     STFT,
     BandPass,
@@ -188,6 +191,23 @@ def test_log_parts_are_those_of_torch_one_channel_at_a_time(
         for k, part in enumerate((spectrum.real, spectrum.imag)):
             twin = np.log(np.abs(part.numpy()) + 1e-3)
             np.testing.assert_allclose(found[n, 6 * k + c], twin, atol=precision)
+
+
+@pytest.mark.parametrize("batch_size", [8, None])
+def test_memory_that_batches_share_changes_no_number(batch_size):
+    """Transforms write to memory of the fit; those of a function of one's own are new arrays."""
+    signals, transform = made(n=21, dtype=np.float32), STFT(n_fft=32, hop=8)
+    kinds = (transform, partial(transform))
+    options = {"augment": Scaling(), "max_iter": 3, "tol": 0, "random_state": 0}
+    models = [AugmentedCP(2, preprocess=kind, batch_size=batch_size, **options) for kind in kinds]
+    with pytest.warns(ConvergenceWarning):
+        found = [model.fit(signals) for model in models]
+    for name in ("weights_", "mean_", "metric_"):
+        np.testing.assert_array_equal(*(getattr(model, name) for model in found))
+    np.testing.assert_array_equal(*(model.transform(signals) for model in found))
+    place = np.empty_like(transform(signals))
+    assert np.shares_memory(transform(signals, out=place), place)
+    np.testing.assert_array_equal(place, transform(signals))
 
 
 @pytest.mark.parametrize("features", ["log_parts", "magnitude_phase", "log_power"])

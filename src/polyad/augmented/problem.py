@@ -14,6 +14,7 @@ import numpy as np
 from array_api_compat import device, is_array_api_obj, is_numpy_array
 
 from polyad.augmented.signals.steps import SignalStep
+from polyad.augmented.signals.stft import STFT
 from polyad.augmented.views import Centre, View, multiply_components, squares_of
 from polyad.core.arrays import namespace_of, to_numpy
 from polyad.cp.rules import double, epsilon_of
@@ -44,8 +45,8 @@ class Preprocess:
     #: (n_1,)
     scales: Array | None
 
-    def __call__(self, samples: Array) -> Array:
-        """Return the tensors, as arrays of the kind of the samples."""
+    def __call__(self, samples: Array, out: Array | None = None) -> Array:
+        """Return the tensors, as arrays of the kind of the samples; ours are written to ``out``."""
         if self.function is None:
             return samples
         if self.scales is not None:
@@ -55,6 +56,8 @@ class Preprocess:
         elif not isinstance(self.function, SignalStep):
             # A function of a user's own may write to what it is given.
             samples = namespace_of(samples).asarray(samples, copy=True)
+        if type(self.function) is STFT:
+            return self.function(samples, out=out)
         return read_output(self.function(samples), samples, "preprocess", same_shape=False)
 
 
@@ -103,6 +106,8 @@ class AugmentedData:
         self.like = first
         #: The shape of a sample.
         self.shape = tuple(int(n) for n in first.shape[1:])
+        # Where tensors of samples and of twins are written to.
+        self._places = [self.like[:0, ...], self.like[:0, ...]]
         # Of samples and of twins, where a position always has the same: sums of a sweep that later
         # ones need not take again.
         stays = isinstance(source, MemorySource) and is_numpy_array(first)
@@ -115,9 +120,12 @@ class AugmentedData:
         """Bring an array to the namespace, device and number type of the data."""
         return like(array, self.like)
 
-    def matrix(self, samples: Array) -> Array:
-        """Return the tensors of samples as a matrix with a row for each sample."""
-        tensors = self.preprocess(samples)
+    def matrix(self, samples: Array, number: int = 0) -> Array:
+        """Return the tensors of samples (0) or twins (1) as a matrix with a row for each sample.
+
+        It may be written to by the next one of the same number.
+        """
+        tensors = self.preprocess(samples, self._place(int(samples.shape[0]), number))
         if tuple(tensors.shape[1:]) != self.shape:
             message = (
                 f"preprocess made samples of shape {tuple(tensors.shape[1:])}, and before of shape "
@@ -125,6 +133,15 @@ class AugmentedData:
             )
             raise InvalidInputError(message)
         return flat(tensors)
+
+    def _place(self, n: int, number: int) -> Array | None:
+        """Return memory for n tensors, for one batch after another: new pages are slow."""
+        is_ours = type(self.preprocess.function) is STFT and is_numpy_array(self.like)
+        if not is_ours or self.source.n_batches == 1:
+            return None
+        if len(self._places[number]) < n:
+            self._places[number] = np.empty((n, *self.shape), self.like.dtype)
+        return self._places[number][:n]
 
     def twins(self, batch: Batch, *key: int) -> Array | None:
         """Return the tensors of the augmented samples of a batch, as a matrix.
@@ -141,7 +158,7 @@ class AugmentedData:
             changed = read_output(self.augment(own, generator), samples, "augment")
         else:
             changed = read_output(_taken(self.augment, batch.positions), samples, "augment")
-        return self.matrix(changed)
+        return self.matrix(changed, 1)
 
     def matrices(self, batch: Batch, *key: int) -> list[Array]:
         """Return the samples of a batch, and their twins if there are any."""

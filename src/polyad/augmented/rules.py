@@ -8,6 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from array_api_compat import is_numpy_array
+from scipy.linalg.lapack import dtrtri
+
 from polyad.core.arrays import namespace_of
 from polyad.cp.rules import double
 from polyad.tensor.kruskal import column_norms
@@ -37,24 +40,35 @@ class RowSystem:
         ridge = max(ridge, _LEAST_RIDGE * (size if size > 0 else 1.0))
         eye = xp.eye(int(gram.shape[0]), dtype=gram.dtype)
         self.matrix = 0.5 * (gram + gram.T) + ridge * eye
-        self._root = xp.linalg.solve(xp.linalg.cholesky(self.matrix), eye)
+        lower = xp.linalg.cholesky(self.matrix)
+        if is_numpy_array(gram):  # a triangular matrix needs no elimination
+            self._root = dtrtri(lower, lower=1)[0]
+        else:
+            self._root = xp.linalg.solve(lower, eye)
 
     def solve(self, rhs: Array) -> Array:
         """Return ``rhs Q^-1``."""
         return (rhs @ self._root.T) @ self._root
 
 
+def lengths_of(rows: Array) -> Array:
+    """Return the lengths of rows, zero for those that have none."""
+    xp = namespace_of(rows)
+    squares = xp.vecdot(rows, rows)
+    least = _NO_LENGTH**2 * float(xp.mean(squares))
+    return xp.sqrt(xp.where(squares > least, squares, xp.zeros_like(squares)))
+
+
 def directions(rows: Array) -> tuple[Array, Array]:
     """Return the rows divided by their lengths, zero for those that have none, and the lengths."""
-    xp = namespace_of(rows)
-    lengths = xp.sqrt(xp.vecdot(rows, rows))
-    least = _NO_LENGTH * float(xp.linalg.vector_norm(lengths)) / math.sqrt(int(rows.shape[0]))
-    if float(xp.min(lengths)) > least:
-        return rows / lengths[:, None], lengths
-    has_length = lengths > least
-    safe = xp.where(has_length, lengths, xp.ones_like(lengths))
-    units = xp.where(has_length[:, None], rows / safe[:, None], xp.zeros_like(rows))
-    return units, xp.where(has_length, lengths, xp.zeros_like(lengths))
+    lengths = lengths_of(rows)
+    return rows * _inverse(lengths)[:, None], lengths
+
+
+def _inverse(lengths: Array) -> Array:
+    """Return one over each length, zero for none."""
+    xp = namespace_of(lengths)
+    return xp.where(lengths > 0, 1.0 / xp.where(lengths > 0, lengths, 1.0), 0.0)
 
 
 def pulls(rows: Array, twins: Array, gamma: float) -> tuple[Array, Array]:
@@ -64,7 +78,7 @@ def pulls(rows: Array, twins: Array, gamma: float) -> tuple[Array, Array]:
     """
     xp = namespace_of(rows)
     units, lengths = directions(twins)
-    counted = (directions(rows)[1] > 0) & (lengths > 0)
+    counted = (lengths_of(rows) > 0) & (lengths > 0)
     n_counted = int(xp.count_nonzero(counted))
     if n_counted < 2:
         return xp.zeros_like(rows), xp.zeros_like(counted)
@@ -112,8 +126,7 @@ def improved_rows(
         along, product = xp.vecdot(units, pull), rows @ system.matrix
         best = xp.vecdot(rows, product - 2.0 * rhs) + along
         # The gradient of <pull, x/|x|> is orthogonal to x; a row without length has no part.
-        inverse = xp.where(lengths > 0, 1.0 / xp.where(lengths > 0, lengths, 1.0), 0.0)
-        slope = (pull - units * along[:, None]) * inverse[:, None]
+        slope = (pull - units * along[:, None]) * _inverse(lengths)[:, None]
         gradient = 2.0 * (product - rhs) + slope
         way = -0.5 * system.solve(gradient)
         # What a small step along it would bring, for a whole step: nothing if that is rounding.

@@ -95,7 +95,11 @@ class View:
                 return earlier
         for first, last in cut(self.matrix.shape[1], _COLUMNS):
             own = self.matrix[mine, first:last]
-            found += squares_of(own if self.mean is None else own - self.mean[first:last])
+            found += squares_of(own)
+            if self.mean is not None:
+                found -= 2.0 * np.vecdot(own, self.mean[first:last])
+        if self.mean is not None:
+            found = np.maximum(found + float(self.mean @ self.mean), 0.0)
         if self.known is not None and self.positions is not None:
             self.known[self.positions[mine]] = found
         return found
@@ -159,7 +163,12 @@ def contract_samples(views: Sequence[View], rows: Sequence[Array]) -> tuple[Arra
         pairs = zip(views, columns, strict=True)
         return sum(own @ view.matrix for view, own in pairs), cross
     columns = [np.ascontiguousarray(own) for own in columns]
-    sums = [own.sum(axis=1) for own in columns]
+    # Views of one batch have one mean, which is taken off once.
+    means = {id(view.mean): view.mean for view in views if view.mean is not None}
+    sums = dict.fromkeys(means, 0.0)
+    for view, own in zip(views, columns, strict=True):
+        if view.mean is not None:
+            sums[id(view.mean)] = sums[id(view.mean)] + own.sum(axis=1)[:, None]
     contracted = np.empty((len(columns[0]), first.shape[1]), first.dtype)
 
     def fill(start: int, stop: int) -> None:
@@ -167,9 +176,8 @@ def contract_samples(views: Sequence[View], rows: Sequence[Array]) -> tuple[Arra
         np.matmul(columns[0], first[:, start:stop], out=out)
         for view, own in zip(views[1:], columns[1:], strict=True):
             out += own @ view.matrix[:, start:stop]
-        for view, total in zip(views, sums, strict=True):
-            if view.mean is not None:
-                out -= total[:, None] * view.mean[start:stop]
+        for key, mean in means.items():
+            out -= sums[key] * mean[start:stop]
 
     run_blocks(fill, cut_evenly(first.shape[1], _WIDTH))
     return contracted, cross

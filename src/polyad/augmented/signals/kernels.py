@@ -15,19 +15,16 @@ if TYPE_CHECKING:
 def log_parts_of(spectra: np.ndarray, out: np.ndarray, floor: np.ndarray) -> None:
     """Write log(abs(part) + floor) of samples.
 
-    ``spectra`` are (samples, channels, frequencies, frames * 2), real and imaginary parts in turn;
-    ``out`` is (samples, 2, channels, frequencies * frames); ``floor`` has one number of their type.
+    ``spectra`` are (samples, channels, numbers * 2), real and imaginary parts in turn; ``out`` is
+    (samples, 2, channels, numbers); ``floor`` has one number of their type.
     """
-    n_channels, n_frequencies, n_frames = spectra.shape[1], spectra.shape[2], spectra.shape[3] // 2
     least = floor[0]
     for n in range(len(spectra)):
-        for c in range(n_channels):
-            real, imaginary = out[n, 0, c], out[n, 1, c]
-            for f in range(n_frequencies):
-                own, first = spectra[n, c, f], f * n_frames
-                for m in range(n_frames):
-                    real[first + m] = abs(own[2 * m]) + least
-                    imaginary[first + m] = abs(own[2 * m + 1]) + least
+        for c in range(spectra.shape[1]):
+            own, real, imaginary = spectra[n, c], out[n, 0, c], out[n, 1, c]
+            for k in range(real.size):
+                real[k] = abs(own[2 * k]) + least
+                imaginary[k] = abs(own[2 * k + 1]) + least
             # Loops of their own, which run on vector registers.
             for k in range(real.size):
                 real[k] = fast_log(real[k])

@@ -108,13 +108,16 @@ class STFT(SignalStep):
             self.sampling_rate, "sampling_rate", float(np.finfo(float).tiny), np.inf, self
         )
 
-    def __call__(self, signals: Any) -> Array:
+    def __call__(self, signals: Any, *, out: Array | None = None) -> Array:
         """Return the features of signals.
 
         Parameters
         ----------
         signals : array of shape (n_samples, n_channels, n_times)
             NumPy or torch.
+        out : array, default=None
+            Memory of the shape and number type of the features, in C order, that they are written
+            to; new memory takes a good part of the time.
 
         Returns
         -------
@@ -127,7 +130,10 @@ class STFT(SignalStep):
         frequencies, frames = n_fft // 2 + 1, (n_times - n_fft) // hop + 1
         n_parts = len(_PARTS[self.features])
         shape = (n, n_parts, channels, frequencies, frames)
-        out = xp.empty(shape, dtype=signals.dtype, device=device(signals))
+        if out is None:
+            out = xp.empty(shape, dtype=signals.dtype, device=device(signals))
+        else:
+            out = xp.reshape(out, shape)
         framed = self._frames(xp, signals, n_fft, hop, frames)
         size = max(1, _BLOCK // (channels * n_fft * frames)) if is_numpy_array(signals) else n
         run_blocks(partial(self._write, xp, framed, out), cut(n, size))
@@ -138,7 +144,8 @@ class STFT(SignalStep):
         spectra, own = self._spectra(xp, frames[start:stop, ...]), out[start:stop, ...]
         if self.features == "log_parts" and is_numpy_array(own):
             least = np.asarray([self.floor], dtype=own.dtype)
-            log_parts_of(spectra.view(own.dtype), own.reshape(*own.shape[:3], -1), least)
+            parts = spectra.view(own.dtype).reshape(*spectra.shape[:2], -1)
+            log_parts_of(parts, own.reshape(*own.shape[:3], -1), least)
             return
         for k, part in enumerate(self._parts(xp, spectra)):
             own[:, k, ...] = part
