@@ -22,13 +22,12 @@ from polyad.augmented.problem import (
     Preprocess,
     channel_scales,
     first_batch,
-    like,
     read_augmentation,
     read_preprocess,
     tensor_names,
 )
 from polyad.augmented.report import feature_sizes, maps
-from polyad.augmented.signals.steps import restored_step, stored_step
+from polyad.augmented.signals.steps import like, restored_step, stored_step
 from polyad.augmented.solver import FullBatchSolver, MiniBatchSolver, Settings
 from polyad.core.arrays import namespace_of
 from polyad.core.sklearn_compat import Interval, StrOptions, fit_context

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from array_api_compat import device, is_array_api_obj, is_numpy_array
 
-from polyad.augmented.signals.steps import SignalStep
+from polyad.augmented.signals.steps import SignalStep, like
 from polyad.augmented.signals.stft import STFT
 from polyad.augmented.views import Centre, View, multiply_components, squares_of
 from polyad.core.arrays import namespace_of, to_numpy
@@ -282,13 +282,6 @@ def flat(tensors: Array) -> Array:
     """Return tensors as a matrix with a row for each sample."""
     xp = namespace_of(tensors)
     return xp.reshape(tensors, (int(tensors.shape[0]), math.prod(tensors.shape[1:])))
-
-
-def like(array: Array, reference: Array) -> Array:
-    """Bring an array to the namespace, device and number type of another."""
-    xp = namespace_of(reference)
-    own = array if namespace_of(array) is xp else to_numpy(array)
-    return xp.asarray(own, dtype=reference.dtype, device=device(reference))
 
 
 def read_augmentation(augment: Any, n_samples: int | None, shape: tuple[int, ...]) -> Any:

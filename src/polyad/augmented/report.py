@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyad.augmented.problem import like
+from polyad.augmented.signals.steps import like
 from polyad.core.arrays import namespace_of, to_numpy
 from polyad.estimators.base import Pattern, ReportSection
 

@@ -51,17 +51,12 @@ class RowSystem:
         return (rhs @ self._root.T) @ self._root
 
 
-def lengths_of(rows: Array) -> Array:
-    """Return the lengths of rows, zero for those that have none."""
+def directions(rows: Array) -> tuple[Array, Array]:
+    """Return the rows divided by their lengths, zero for those that have none, and the lengths."""
     xp = namespace_of(rows)
     squares = xp.vecdot(rows, rows)
     least = _NO_LENGTH**2 * float(xp.mean(squares))
-    return xp.sqrt(xp.where(squares > least, squares, xp.zeros_like(squares)))
-
-
-def directions(rows: Array) -> tuple[Array, Array]:
-    """Return the rows divided by their lengths, zero for those that have none, and the lengths."""
-    lengths = lengths_of(rows)
+    lengths = xp.sqrt(xp.where(squares > least, squares, xp.zeros_like(squares)))
     return rows * _inverse(lengths)[:, None], lengths
 
 
@@ -71,19 +66,28 @@ def _inverse(lengths: Array) -> Array:
     return xp.where(lengths > 0, 1.0 / xp.where(lengths > 0, lengths, 1.0), 0.0)
 
 
+def _pairs(rows: Array, twins: Array) -> tuple[Array, Array, Array, int]:
+    """Return the directions of rows and of twins, zero unless both have one, which, how many."""
+    (units, lengths), (twin_units, twin_lengths) = directions(rows), directions(twins)
+    xp = namespace_of(rows)
+    counted = (lengths > 0) & (twin_lengths > 0)
+    n_counted = int(xp.count_nonzero(counted))
+    if n_counted < int(rows.shape[0]):
+        zeros = xp.zeros_like(units)
+        units = xp.where(counted[:, None], units, zeros)
+        twin_units = xp.where(counted[:, None], twin_units, zeros)
+    return units, twin_units, counted, n_counted
+
+
 def pulls(rows: Array, twins: Array, gamma: float) -> tuple[Array, Array]:
     """Return ``u`` of each row, by the structure of the matrix of pairs, and which rows count.
 
     Zero where a row or its twin has no direction, and for less than two others.
     """
     xp = namespace_of(rows)
-    units, lengths = directions(twins)
-    counted = (lengths_of(rows) > 0) & (lengths > 0)
-    n_counted = int(xp.count_nonzero(counted))
+    _, units, counted, n_counted = _pairs(rows, twins)
     if n_counted < 2:
         return xp.zeros_like(rows), xp.zeros_like(counted)
-    if n_counted < int(rows.shape[0]):
-        units = xp.where(counted[:, None], units, xp.zeros_like(units))
     push = (gamma + 1.0) / (n_counted - 1)
     pull = push * xp.sum(units, axis=0)[None, :] - (push + 1.0) * units
     if n_counted < int(rows.shape[0]):
@@ -94,14 +98,9 @@ def pulls(rows: Array, twins: Array, gamma: float) -> tuple[Array, Array]:
 def alignments(rows: Array, twins: Array, gamma: float) -> tuple[float, float, float]:
     """Return the sum of ``<u, x/|x|>``, and the mean cosines with the own twin and with others."""
     xp = namespace_of(rows)
-    (units, lengths), (twin_units, twin_lengths) = directions(rows), directions(twins)
-    counted = (lengths > 0) & (twin_lengths > 0)
-    n_counted = int(xp.count_nonzero(counted))
+    units, twin_units, _, n_counted = _pairs(rows, twins)
     if n_counted < 2:
         return 0.0, 0.0, 0.0
-    if n_counted < int(rows.shape[0]):
-        units = xp.where(counted[:, None], units, xp.zeros_like(units))
-        twin_units = xp.where(counted[:, None], twin_units, xp.zeros_like(units))
     own = float(xp.sum(units * twin_units))
     others = float(xp.sum(xp.sum(units, axis=0) * xp.sum(twin_units, axis=0))) - own
     push = (gamma + 1.0) / (n_counted - 1)

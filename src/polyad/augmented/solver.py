@@ -42,7 +42,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from polyad.augmented.problem import like
 from polyad.augmented.rules import (
     RowSystem,
     alignments,
@@ -54,6 +53,7 @@ from polyad.augmented.rules import (
     scale_of,
     unit_columns,
 )
+from polyad.augmented.signals.steps import like
 from polyad.augmented.views import View, contract_samples
 from polyad.core.arrays import namespace_of
 from polyad.cp.rules import double, epsilon_of
@@ -238,16 +238,15 @@ class AugmentedSolver(Solver[AugmentedState]):
     # A batch.
 
     def fit_rows(
-        self,
-        products: Sequence[Array],
-        system: RowSystem,
-        ridge_rows: Sequence[Array],
-        before: Sequence[Array] = (),
-    ) -> list[Array]:
-        """Return the rows of samples and twins; none is worse than the ridge solution or before."""
-        rows, settings = list(ridge_rows), self.settings
+        self, products: Sequence[Array], grams: Sequence[Array], before: Sequence[Array] = ()
+    ) -> tuple[list[Array], list[Array]]:
+        """Return the ridge solutions, and rows of which none is worse than those or before."""
+        settings = self.settings
+        system = RowSystem(math.prod(grams[1:], start=grams[0]), settings.alpha)
+        ridge_rows = [system.solve(rhs) for rhs in products]
+        rows = list(ridge_rows)
         if len(rows) == 1 or settings.beta == 0:
-            return rows
+            return ridge_rows, rows
         if before:
             rows[1] = before[1]
         for mine, other in ((0, 1), (1, 0)):
@@ -257,7 +256,7 @@ class AugmentedSolver(Solver[AugmentedState]):
             if before:
                 own = better_rows(own, before[mine], system, products[mine], pull)
             rows[mine] = improved_rows(own, system, products[mine], pull, rounds=settings.rounds)
-        return rows
+        return ridge_rows, rows
 
     def parts(
         self,
@@ -292,9 +291,7 @@ class AugmentedSolver(Solver[AugmentedState]):
         """Return the rows of a batch, and what follows from them."""
         products, squares = self.problem.products(views, factors)
         grams = grams_of(factors)
-        system = RowSystem(math.prod(grams[1:], start=grams[0]), self.settings.alpha)
-        ridge_rows = [system.solve(rhs) for rhs in products]
-        rows = self.fit_rows(products, system, ridge_rows)
+        ridge_rows, rows = self.fit_rows(products, grams)
         scale = scale_of(factors) * centre.unit
         features = ridge_rows[0] * scale[None, :]
         change = ridge_rows[-1] * scale[None, :] - features
@@ -435,9 +432,7 @@ class FullBatchSolver(AugmentedSolver):
         before = [own for own in (state.rows, state.twin_rows) if own is not None]
         products, squares = self.problem.products(views, state.factors)
         grams = grams_of(state.factors)
-        system = RowSystem(math.prod(grams[1:], start=grams[0]), self.settings.alpha)
-        ridge_rows = [system.solve(rhs) for rhs in products]
-        rows = self.fit_rows(products, system, ridge_rows, before)
+        _, rows = self.fit_rows(products, grams, before)
         # The alignment has a jump where a row loses its direction or gets one, as under a ridge
         # that leaves nothing: such rows are not taken if the jump is upwards.
         if self.parts(squares, rows, products, grams).objective > state.parts.objective:

@@ -18,7 +18,7 @@ from polyad.augmented.signals.steps import (
     SignalStep,
     check_between,
     copied,
-    moved,
+    like,
     moved_index,
     read_signals,
 )
@@ -90,7 +90,7 @@ class Jitter(SignalStep):
         out = xp.reshape(copied(signals), (n * channels, n_times))
         for chosen, noise in ((fast, _fast_noise), (slow, _slow_noise)):
             index = moved_index(chosen, signals)
-            added = moved(noise(rng, len(chosen), int(n_times)), signals)
+            added = like(noise(rng, len(chosen), int(n_times)), signals)
             out[index, :] += xp.take(sizes, index, axis=0)[:, None] * added
         return xp.reshape(out, (n, channels, n_times))
 
@@ -188,9 +188,9 @@ def _filtered(xp: Any, rows: Array, response: np.ndarray) -> Array:
     if n_times <= _SHORT:
         lag = np.arange(n_times)[None, :] - np.arange(n_times)[:, None]
         matrix = np.where(lag >= 0, response[np.maximum(lag, 0)], 0.0)
-        return rows @ moved(matrix, rows)
+        return rows @ like(matrix, rows)
     length = 2 * n_times
-    spectrum = xp.fft.rfft(moved(response, rows), n=length)
+    spectrum = xp.fft.rfft(like(response, rows), n=length)
     return xp.fft.irfft(xp.fft.rfft(rows, n=length) * spectrum[None, :], n=length)[:, :n_times]
 
 
@@ -229,7 +229,7 @@ class Rotation(SignalStep):
         angles = rng.uniform(-self.max_angle, self.max_angle, size=(n, count))
         index = moved_index(triples.reshape(-1), signals)
         parts = xp.reshape(xp.take(signals, index, axis=1), (n, len(triples), 3, n_times))
-        turned = xp.matmul(moved(rotations(axes, angles), signals), parts)
+        turned = xp.matmul(like(rotations(axes, angles), signals), parts)
         out = copied(signals)
         out[:, index, :] = xp.reshape(turned, (n, triples.size, n_times))
         return out
@@ -322,7 +322,7 @@ class Scaling(SignalStep):
         _, signals = read_signals(signals, "Scaling")
         n, channels = (int(size) for size in signals.shape[:2])
         drawn = rng.standard_normal((n, channels if self.per_channel else 1, 1))
-        return signals * moved(np.exp(self.spread * drawn), signals)
+        return signals * like(np.exp(self.spread * drawn), signals)
 
 
 @dataclasses.dataclass
@@ -347,7 +347,7 @@ class ChannelDropout(SignalStep):
         n, channels = (int(size) for size in signals.shape[:2])
         stays = rng.random((n, channels)) >= self.probability
         stays[np.arange(n), rng.integers(channels, size=n)] = True
-        return signals * moved(stays[:, :, None].astype(np.float64), signals)
+        return signals * like(stays[:, :, None].astype(np.float64), signals)
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from array_api_compat import device, is_array_api_obj
 
-from polyad.core.arrays import namespace_of
+from polyad.core.arrays import namespace_of, to_numpy
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -86,18 +86,18 @@ def read_signals(signals: Any, of: str) -> tuple[Any, Array]:
     return xp, signals
 
 
-def moved(values: np.ndarray, like: Array) -> Array:
-    """Bring NumPy numbers to the namespace, device and number type of an array."""
-    if isinstance(like, np.ndarray):
-        return values.astype(like.dtype, copy=False)
-    return namespace_of(like).asarray(values, dtype=like.dtype, device=device(like))
+def like(array: Array, reference: Array) -> Array:
+    """Bring an array to the namespace, device and number type of another."""
+    xp = namespace_of(reference)
+    own = array if namespace_of(array) is xp else to_numpy(array)
+    return xp.asarray(own, dtype=reference.dtype, device=device(reference))
 
 
-def moved_index(values: np.ndarray, like: Array) -> Array:
+def moved_index(values: np.ndarray, reference: Array) -> Array:
     """Bring NumPy indices to the namespace and device of an array."""
-    if isinstance(like, np.ndarray):
+    if isinstance(reference, np.ndarray):
         return values
-    return namespace_of(like).asarray(values, device=device(like))
+    return namespace_of(reference).asarray(values, device=device(reference))
 
 
 def copied(array: Array) -> Array:

@@ -13,7 +13,7 @@ import scipy.signal
 from array_api_compat import device, is_numpy_array
 
 from polyad.augmented.signals.kernels import log_parts_of
-from polyad.augmented.signals.steps import SignalStep, check_between, moved, read_signals
+from polyad.augmented.signals.steps import SignalStep, check_between, like, read_signals
 from polyad.core.threads import cut, run_blocks
 from polyad.exceptions import InvalidInputError
 
@@ -204,7 +204,7 @@ class STFT(SignalStep):
         norm: Literal["ortho", "backward"] = "ortho" if self.normalized else "backward"
         if self.window != "boxcar":
             weights = scipy.signal.get_window(self.window, int(frames.shape[2]))
-            frames = frames * moved(weights, frames)[:, None]
+            frames = frames * like(weights, frames)[:, None]
         # SciPy's transform keeps single precision and is several times as fast as NumPy's.
         if is_numpy_array(frames):
             return np.ascontiguousarray(scipy.fft.rfft(frames, axis=2, norm=norm))
