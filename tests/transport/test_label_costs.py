@@ -408,5 +408,5 @@ def test_bad_sums_are_refused(parts, text):
 
 
 def test_a_name_without_data_is_refused():
-    with pytest.raises(InvalidTypeError, match="'cosine', but there is no data here"):
+    with pytest.raises(InvalidTypeError, match="'cosine', which is no matrix of numbers"):
         validate_cost(mixed_cost({"cosine": 1.0}), 2)

@@ -244,8 +244,8 @@ def validate_cost(
         return cost.of(parts, title)
     if isinstance(cost, str):
         message = (
-            f"{title} is {cost!r}, but there is no data here to make it from. Give a matrix, or a "
-            "frame with labels."
+            f"{title} is {cost!r}, which is no matrix of numbers: there is no data here to make "
+            "one from. Give a matrix, or a frame with labels."
         )
         raise InvalidTypeError(message)
     if hasattr(cost, "toarray"):
