@@ -397,6 +397,7 @@ def test_bad_costs_of_labels_are_refused(costs, text):
         ({"cosine": 0.0}, "not all of them zero"),
         ({"cosine": np.nan}, "Give finite numbers"),
         ({"cosine": "1"}, "Give finite numbers"),
+        ([(mixed_cost({"cosine": 1.0}), 0.5)], "a sum inside"),
         ([], "a list of pairs"),
         ("cosine", "a list of pairs"),
         (["cosine", "prefix"], "a list of pairs"),

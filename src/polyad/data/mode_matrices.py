@@ -41,6 +41,12 @@ class WeightedSum:
     weights: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        if any(isinstance(part, WeightedSum) for part in self.parts):
+            message = "A sum has a sum inside. Give all of its parts at once, with their weights."
+            raise InvalidInputError(message)
+        if len(self.parts) != len(self.weights):
+            message = f"A sum has {len(self.parts)} parts and {len(self.weights)} weights."
+            raise InvalidInputError(message)
         sound = (isinstance(w, Real) and 0 <= w < np.inf for w in self.weights)
         if not all(sound) or not any(self.weights):
             message = (
