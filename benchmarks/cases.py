@@ -108,8 +108,10 @@ def _binary_factors(loss: str) -> list[np.ndarray]:
     return factors
 
 
-def polyad_binary_rows_run(data: Any, rank: int, *, loss: str, always_all: bool = False) -> Run:
-    """Return the features of new samples on known components, with all zeros counted."""
+def polyad_binary_rows_run(
+    data: Any, rank: int, *, loss: str, method: str = "transform", always_all: bool = False
+) -> Run:
+    """Return what is said of new samples on known components, with all zeros counted."""
     from polyad import GeneralizedCP
     from polyad.cp.generalized import rows
 
@@ -122,7 +124,7 @@ def polyad_binary_rows_run(data: Any, rank: int, *, loss: str, always_all: bool 
 
     def run(n_iter: int) -> None:
         for _ in range(n_iter):
-            model.transform(data)
+            getattr(model, method)(data)
 
     return run
 
@@ -344,18 +346,19 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
         for loss in ("bernoulli-odds", "bernoulli-logit", "gamma")
     },
     **{
-        f"features of binary data ({loss}) 10x300x250, R=8": (
+        f"{title} of binary data ({loss}) 10x300x250, R=8": (
             partial(binary_data, loss),
             8,
             1,
             {
-                "polyad": partial(polyad_binary_rows_run, loss=loss),
+                "polyad": partial(polyad_binary_rows_run, loss=loss, method=method),
                 "polyad, all cells in each step": partial(
-                    polyad_binary_rows_run, loss=loss, always_all=True
+                    polyad_binary_rows_run, loss=loss, method=method, always_all=True
                 ),
             },
         )
         for loss in ("bernoulli-odds", "bernoulli-logit")
+        for title, method in (("features", "transform"), ("score", "score"))
     },
     "sparse CP-APR 2000x1500x1000, 200k nonzeros, R=10": (
         count_data,

@@ -353,7 +353,8 @@ PUBLIC = {
         *("FibreSolution", "FibreTransport", "SinkhornResult", "SparseFibres", "cosine_cost"),
         *("grid_cost", "one_identity_cost", "presence_cost", "random_cost", "sinkhorn"),
         *("ConvolutionGeometry", "Geometry", "MatrixGeometry", "SeparableGeometry"),
-        *("grid_geometry", "graph_cost"),
+        *("grid_geometry", "graph_cost", "embedding_cost", "mixed_cost", "prefix_cost"),
+        "taxonomy_cost",
         *("tfidf_cost", "validate_cost", "wasserstein_distance"),
     ],
 }

@@ -67,6 +67,21 @@ def test_curvature_by_central_differences(loss):
     np.testing.assert_allclose(loss.curvature(x, m), numeric, rtol=1e-5, atol=1e-6)
 
 
+@EACH
+def test_what_entries_change_where_all_were_zeros(loss):
+    x, m = examples(loss)
+    nothing = np.zeros_like(x)
+    if not loss.accepts(nothing[:1])[0]:
+        return
+    expected = (
+        loss.evaluate(x, m)[0] - loss.evaluate(nothing, m)[0],
+        loss.derivative(x, m) - loss.derivative(nothing, m),
+        loss.curvature(x, m) - loss.curvature(nothing, m),
+    )
+    for found, of_both in zip(loss.beyond_zero(x, m), expected, strict=True):
+        np.testing.assert_allclose(found, of_both, rtol=1e-9, atol=1e-12)
+
+
 def test_a_missing_curvature_is_a_difference_that_keeps_to_the_bound():
     def derivative(x, m):
         assert (m >= 0).all()

@@ -2,11 +2,14 @@
 
 A parameter has one entry for each mode, in a list or in a dict by mode: a name, a function, or a
 matrix, which is an array, a scipy.sparse matrix, or a labelled table of pandas, polars or xarray.
+A cost may also be a weighted sum of such entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +20,7 @@ from polyad.data.label_values import find_labels, shown
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from polyad.data.readers import TensorInput
 
@@ -28,6 +31,39 @@ _ASYMMETRY = 1e-6
 def is_sparse(matrix: Any) -> bool:
     """Say whether a matrix is one of scipy.sparse."""
     return bool(issparse(matrix))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedSum:
+    """Names, functions and matrices for one mode, and the weight of each in their sum."""
+
+    parts: tuple[Any, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if any(isinstance(part, WeightedSum) for part in self.parts):
+            message = "A sum has a sum inside. Give all of its parts at once, with their weights."
+            raise InvalidInputError(message)
+        if len(self.parts) != len(self.weights):
+            message = f"A sum has {len(self.parts)} parts and {len(self.weights)} weights."
+            raise InvalidInputError(message)
+        sound = (isinstance(w, Real) and 0 <= w < np.inf for w in self.weights)
+        if not all(sound) or not any(self.weights):
+            message = (
+                f"The weights of a sum are {list(self.weights)}. Give finite numbers, none of them "
+                "negative and not all of them zero; leave out what shall not count."
+            )
+            raise InvalidInputError(message)
+
+    def of(self, matrices: Iterable[Any], title: str) -> Any:
+        """Return the weighted sum of the matrices of the parts, one at a time."""
+        total: Any = None
+        for matrix, weight in zip(matrices, self.weights, strict=True):
+            if matrix is None:
+                message = f"{title} is a sum with a part along which nothing moves. Leave it out."
+                raise InvalidInputError(message)
+            total = float(weight) * matrix if total is None else total + float(weight) * matrix
+        return total
 
 
 # What was given for each mode.
@@ -271,8 +307,8 @@ def stored_matrices(
 ) -> Any:
     """Turn what was given for the modes into what a file holds.
 
-    A function is replaced by the matrix that was found with it in the fit. That of the samples is
-    left out: it is of no use for other samples.
+    A function, also one in a sum, is replaced by the matrix that was found with it in the fit. That
+    of the samples is left out: it is of no use for other samples.
     """
     if value is None or isinstance(value, str):
         return value
@@ -280,7 +316,7 @@ def stored_matrices(
         value = dict(enumerate([value] * len(found)))
     is_list = not isinstance(value, Mapping)
     entries = dict(enumerate(value)) if is_list else dict(value)
-    if any(callable(entry) for entry in entries.values()):
+    if any(map(_has_function, entries.values())):
         is_list, entries = False, _without_functions(entries, found, modes)
     if is_list:
         return {"form": "list", "entries": [_stored_matrix(entry) for entry in value]}
@@ -291,12 +327,17 @@ def stored_matrices(
     return {"form": "dict", "entries": pairs}
 
 
+def _has_function(entry: Any) -> bool:
+    parts = entry.parts if isinstance(entry, WeightedSum) else (entry,)
+    return any(map(callable, parts))
+
+
 def _without_functions(
     entries: dict[Any, Any], found: Sequence[Any], modes: Sequence[str] | None
 ) -> dict[Any, Any]:
     kept = {}
     for key, entry in entries.items():
-        if not callable(entry):
+        if not _has_function(entry):
             kept[key] = entry
             continue
         mode = modes.index(key) if modes and isinstance(key, str) else key
@@ -317,6 +358,9 @@ def restored_matrices(stored: Any) -> Any:
 def _stored_matrix(entry: Any) -> Any:
     if entry is None or isinstance(entry, str):
         return entry
+    if isinstance(entry, WeightedSum):
+        parts = [_stored_matrix(part) for part in entry.parts]
+        return {"parts": parts, "weights": list(map(float, entry.weights))}
     if is_sparse(entry):
         stored = entry.tocoo()
         rows, columns = (np.asarray(axis) for axis in stored.coords)
@@ -336,6 +380,8 @@ def _stored_matrix(entry: Any) -> Any:
 def _restored_matrix(stored: Any) -> Any:
     if stored is None or isinstance(stored, str):
         return stored
+    if "parts" in stored:
+        return WeightedSum(tuple(map(_restored_matrix, stored["parts"])), tuple(stored["weights"]))
     if "rows" in stored:
         places = (stored["rows"], stored["columns"])
         # A format with a number for each row would take what memory the file says.

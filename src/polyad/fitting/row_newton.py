@@ -82,8 +82,13 @@ class Rules:
 
 
 @np.errstate(all="ignore")  # what is not finite is never better
-def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matrix, Matrix]:
-    """Return the best coefficients of each row, and the sums there."""
+def minimize_rows(
+    source: RowSource, start: Matrix, rules: Rules, small_step: float = _SMALL_STEP
+) -> tuple[Matrix, Matrix]:
+    """Return the best coefficients of each row, and the sums there.
+
+    A row is done after a step that is below ``small_step`` of it.
+    """
     a = start.copy()
     index = np.arange(source.n_rows)
     now = _evaluate(source, index, a, rules)
@@ -106,7 +111,7 @@ def minimize_rows(source: RowSource, start: Matrix, rules: Rules) -> tuple[Matri
         better = (tried.value <= own.value) & (rise <= promised)
         better |= (promised <= rounding) & (tried.value <= own.value + rounding)
         size = np.max(np.abs(new), axis=1, initial=0.0)
-        is_small = np.max(np.abs(step), axis=1, initial=0.0) <= _SMALL_STEP * size
+        is_small = np.max(np.abs(step), axis=1, initial=0.0) <= small_step * size
         a[index[better]] = new[better]
         now.put(index, tried, better)
         damping[index] = np.where(

@@ -174,6 +174,12 @@ class BernoulliOddsLoss(_BinaryLoss):
         share *= 1.0 - 2.0 * x
         return value, share
 
+    def beyond_zero(self, x: Array, m: Array) -> tuple[Array, Array, Array]:
+        """Return ``-x log m`` and its derivatives."""
+        odds = m + EPSILON
+        slope = x / odds
+        return -x * namespace_of(m).log(odds), -slope, slope / odds
+
     def mean(self, m: Array) -> Array:
         """Return the probability ``m / (1 + m)``."""
         return m / (1.0 + m)
@@ -228,6 +234,10 @@ class BernoulliLogitLoss(_BinaryLoss):
         slope += 0.5
         slope -= x
         return value, slope
+
+    def beyond_zero(self, x: Array, m: Array) -> tuple[Array, Array, Array]:
+        """Return ``-x m`` and its derivatives."""
+        return -x * m, -x, namespace_of(m).zeros_like(m)
 
     def mean(self, m: Array) -> Array:
         """Return the probability ``sigmoid(m)``."""

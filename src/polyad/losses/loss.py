@@ -100,6 +100,17 @@ class Loss(ABC):
         """Return ``f(x, m) - offset(x)`` and the derivative, which share most of their work."""
         return self.value(x, m), self.derivative(x, m)
 
+    def beyond_zero(self, x: Array, m: Array) -> tuple[Array, Array, Array]:
+        """Return ``f(x, m) - f(0, m)`` without offsets, and its first and second derivative.
+
+        It is what entries change where all were counted as zeros.
+        """
+        nothing = namespace_of(x).zeros_like(x)
+        value, slope = self.evaluate(x, m)
+        value_of_zero, slope_of_zero = self.evaluate(nothing, m)
+        curved = self.curvature(x, m) - self.curvature(nothing, m)
+        return value - value_of_zero, slope - slope_of_zero, curved
+
     def offset(self, x: Array) -> Array:
         """Return the part of ``f(x, m)`` that ``evaluate`` leaves out."""
         return namespace_of(x).zeros_like(x)

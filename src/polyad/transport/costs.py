@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.core.threads import as_slices, cut
-from polyad.data.mode_matrices import is_symmetric, made_symmetric, read_square
+from polyad.data.mode_matrices import WeightedSum, is_symmetric, made_symmetric, read_square
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
@@ -200,50 +200,6 @@ def grid_cost(*shape: int) -> NDArray[np.float64]:
     return cost / max(1.0, float(cost.max()))
 
 
-def graph_cost(graph: Any) -> NDArray[np.float64]:
-    """Return the length of the shortest way between any two nodes of a graph.
-
-    Parameters
-    ----------
-    graph : array-like or sparse matrix of shape (size, size)
-        The lengths of edges, in any direction; zero where there is none.
-
-    Returns
-    -------
-    ndarray of shape (size, size)
-
-    Examples
-    --------
-    >>> graph_cost([[0, 1, 0], [0, 0, 2], [0, 0, 0]])
-    array([[0., 1., 3.],
-           [1., 0., 2.],
-           [3., 2., 0.]])
-    """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import shortest_path
-
-    try:
-        lengths = csr_array(graph, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        message = f"The graph is a {type(graph).__name__}; give a square matrix of lengths."
-        raise InvalidTypeError(message) from error
-    if lengths.ndim != 2 or lengths.shape[0] != lengths.shape[1]:
-        message = f"The graph has the shape {lengths.shape}; give a square matrix of lengths."
-        raise InvalidInputError(message)
-    if not np.all((lengths.data >= 0) & (lengths.data < np.inf)):
-        message = "The graph has lengths that are negative or not finite."
-        raise InvalidInputError(message)
-    cost = np.asarray(shortest_path(lengths, directed=False))
-    if np.isinf(cost).any():
-        first, second = np.argwhere(np.isinf(cost))[0].tolist()
-        message = (
-            f"There is no way from node {first} to node {second}: mass cannot be moved. Connect "
-            "the parts of the graph by long edges, or take one part."
-        )
-        raise InvalidInputError(message)
-    return (cost + cost.T) / 2.0
-
-
 def validate_cost(
     cost: ArrayLike,
     size: int | None = None,
@@ -260,7 +216,8 @@ def validate_cost(
         Symmetric, finite, not negative, zero on the diagonal. The rows and columns of a pandas
         frame or of an xarray.DataArray are taken by label where ``labels`` are given; it may have
         more than these. So are those of a polars frame, whose rows are named by a column of text,
-        or else are in the order of its columns.
+        or else are in the order of its columns. Or a sum of such costs
+        (:func:`~polyad.transport.mixed_cost`).
     size : int, optional
         The size that is needed.
     labels : sequence, optional
@@ -279,6 +236,18 @@ def validate_cost(
         message = f"There is nothing to move: {mode_title} has no positions."
         raise InvalidInputError(message)
     title = f"The cost of {mode_title}"
+    if isinstance(cost, WeightedSum):
+        parts = (
+            validate_cost(part, size, labels, mode_title=mode_title, symmetric=symmetric)
+            for part in cost.parts
+        )
+        return cost.of(parts, title)
+    if isinstance(cost, str):
+        message = (
+            f"{title} is {cost!r}, which is no matrix of numbers: there is no data here to make "
+            "one from. Give a matrix, or a frame with labels."
+        )
+        raise InvalidTypeError(message)
     if hasattr(cost, "toarray"):
         message = f"{title} is no matrix of numbers but a sparse one: give cost.toarray()."
         raise InvalidTypeError(message)

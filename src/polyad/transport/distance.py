@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polyad.data.mode_matrices import WeightedSum
 from polyad.exceptions import InvalidInputError, InvalidTypeError, warn_user
 from polyad.transport.costs import number_cells, validate_cost
 from polyad.transport.geometry import Geometry
@@ -202,13 +203,14 @@ def _costs(
     cost: Any, shape: tuple[int, ...], labels: dict[int, Any]
 ) -> dict[int, NDArray[np.float64]]:
     """Return the cost of each mode that counts; tables are taken by the labels of the modes."""
-    if isinstance(cost, str) or not (getattr(cost, "shape", ()) or isinstance(cost, list | tuple)):
+    known = getattr(cost, "shape", ()) or isinstance(cost, list | tuple | WeightedSum)
+    if isinstance(cost, str) or not known:
         message = (
             f"The cost is {cost!r}; give a matrix, or a list with one for each mode. Functions "
             "such as polyad.transport.cosine_cost make one."
         )
         raise InvalidTypeError(message)
-    is_one = hasattr(cost, "shape") and len(cost.shape) == 2
+    is_one = isinstance(cost, WeightedSum) or (hasattr(cost, "shape") and len(cost.shape) == 2)
     if isinstance(cost, list | tuple) and len(cost) and np.ndim(cost[0]) == 1:
         is_one = True  # a matrix as lists of numbers
     given = {0: cost} if is_one else dict(enumerate(cost))

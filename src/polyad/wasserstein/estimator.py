@@ -6,11 +6,14 @@ import dataclasses
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.family import CP_CONSTRAINTS, CPFamily, NonnegativeLearned
 from polyad.cp.start import NONNEGATIVE_STARTS, given_nonnegative_start, nonnegative_svd_start
 from polyad.data.mode_matrices import (
+    WeightedSum,
     as_frame,
     check_name,
     entries_of_modes,
@@ -28,6 +31,7 @@ from polyad.transport.costs import (
     tfidf_cost,
     validate_cost,
 )
+from polyad.transport.label_costs import prefix_cost
 from polyad.wasserstein.problem import (
     TransportProblem,
     TransportSettings,
@@ -44,7 +48,6 @@ from polyad.wasserstein.solver import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from polyad.core.arrays import Array
@@ -63,11 +66,14 @@ NAMED: dict[str, Callable[[SparseTensor, int, int], NDArray[np.float64]]] = {
     "one-identity": lambda tensor, mode, seed: one_identity_cost(tensor.shape[mode]),
     "random": lambda tensor, mode, seed: random_cost(tensor.shape[mode], seed + mode),
 }
+#: The name of the cost that is made from the labels of a mode.
+PREFIX = "prefix"
 #: The name that says that nothing moves along a mode.
 SEPARATE = "separate"
 
+_NAMES = (*NAMED, PREFIX, SEPARATE)
 _ACCEPTED = (
-    f"Give a name for all modes ({', '.join(map(repr, (*NAMED, SEPARATE)))}), a function, a list "
+    f"Give a name for all modes ({', '.join(map(repr, _NAMES))}), a function, a list "
     "with one entry per mode, or a dict from mode to cost."
 )
 
@@ -93,13 +99,31 @@ def read_cost(rule: Any, given: TensorInput, tensor: SparseTensor, mode: int, se
     if is_separate(rule):
         return None
     title = given.mode_title(mode)
+    if isinstance(rule, WeightedSum):
+        costs = (read_cost(part, given, tensor, mode, seed) for part in rule.parts)
+        return np.asarray(rule.of(costs, f"The cost of {title}"))
     if isinstance(rule, str):
-        check_name("costs", rule, (*NAMED, SEPARATE), title)
-        rule = NAMED[rule](tensor, mode, seed)
+        check_name("costs", rule, _NAMES, title)
+        is_prefix = rule == PREFIX
+        rule = _of_codes(given, mode) if is_prefix else NAMED[rule](tensor, mode, seed)
     elif callable(rule):
         # A copy: what the function does to it is not done to the data.
         rule = rule(tensor.to_coo().copy(), mode)
     return validate_cost(rule, given.shape[mode], labels=given.labels[mode], mode_title=title)
+
+
+def _of_codes(given: TensorInput, mode: int) -> NDArray[np.float64]:
+    """Return the cost of a mode whose labels are codes."""
+    labels = given.labels[mode]
+    if labels is None or labels.dtype.kind != "U":
+        found = "no labels" if labels is None else f"labels of type {labels.dtype}"
+        message = (
+            f"costs names {PREFIX!r} for {given.mode_title(mode)}, which has {found}. Codes whose "
+            "beginnings are their groups are text: give them as the labels of a "
+            "polyad.LabelledTensor."
+        )
+        raise InvalidInputError(message)
+    return prefix_cost(labels).to_numpy()
 
 
 def read_costs(
@@ -122,7 +146,7 @@ class WassersteinLearned(NonnegativeLearned):
     costs_: list[Array | None] = saving.attribute(
         saving.per_mode(saving.nothing_or(saving.array("n", "n", low=0.0)))
     )
-    _sample_rule: str | None = saving.attribute(saving.one_of(None, SEPARATE, *NAMED))
+    _sample_rule: str | None = saving.attribute(saving.one_of(None, *_NAMES))
 
 
 @documented
@@ -153,11 +177,16 @@ class WassersteinCP(CPFamily):
         - ``"tfidf"``: the same after weighting by inverse document frequency;
         - ``"presence"``: 1 minus the cosine of the sets of samples that have them, and for samples
           of the sets of what they have, as in the paper;
+        - ``"prefix"``: from the labels, codes whose beginnings are their groups, as those of ICD
+          and ATC (:func:`~polyad.transport.prefix_cost`);
         - ``"one-identity"``: 1 between any two;
         - ``"random"``: random numbers, to see what a cost is worth;
         - ``"separate"``: nothing moves along this mode;
-        - a symmetric matrix with a zero diagonal; a labelled data frame is matched by label;
-        - a function of the sparse data and the mode that returns such a matrix.
+        - a symmetric matrix with a zero diagonal; a labelled data frame is matched by label,
+          such as one of :func:`~polyad.transport.taxonomy_cost`,
+          :func:`~polyad.transport.embedding_cost` or :func:`~polyad.transport.graph_cost`;
+        - a function of the sparse data and the mode that returns such a matrix;
+        - a weighted sum of these (:func:`~polyad.transport.mixed_cost`).
 
         One value for all modes, a list with one for each mode, or a dict from modes to values.
         None, and modes that are not named, have ``"cosine"``, but the samples ``"separate"``: what
@@ -344,8 +373,12 @@ class WassersteinCP(CPFamily):
                 "from a model file. Set it again: model.set_params(costs=...)."
             )
             raise InvalidInputError(message)
-        fixed = not (isinstance(rule, str) or callable(rule))
-        if fixed and as_frame(rule) is None and given.shape[0] != len(self.factors_[0]):
+        parts = rule.parts if isinstance(rule, WeightedSum) else (rule,)
+        fixed = any(
+            not (isinstance(part, str) or callable(part)) and as_frame(part) is None
+            for part in parts
+        )
+        if fixed and given.shape[0] != len(self.factors_[0]):
             message = (
                 f"The cost of the samples is a matrix for the {len(self.factors_[0])} samples of "
                 f"the fit, and X has {given.shape[0]}. Give costs for mode 0 as a name or a "

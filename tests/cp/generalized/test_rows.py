@@ -277,3 +277,38 @@ def test_a_ridge_on_components_next_to_nothing_leaves_rows_of_zero():
     others = [np.full((n, 2), 1e-90) for n in (3, 2)]
     X = np.random.default_rng(0).random((4, 3, 2))
     assert (np.abs(solve_rows(problem_of(X, "gaussian"), others, 1.0)) < 1e-50).all()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("zeros", [True, False])
+def test_sums_of_stored_entries_equal_the_twin(kept, zeros, monkeypatch):
+    if not kept:  # neither products nor a block for all entries
+        monkeypatch.setattr(rows_module, "_PAIRS", 40)
+    monkeypatch.setattr(rows_module, "_LONG_ROW", 4)
+    generator = np.random.default_rng(0)
+    loss, (b, c) = LOSS["bernoulli-odds"], [generator.random((n, 3)) for n in (5, 4)]
+    counts = np.array([2, 0, 6, 1, 9])
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    coords = [generator.integers(0, n, starts[-1]) for n in (5, 4)]
+    values = generator.integers(0, 2, starts[-1]).astype(float)
+    term = rows_module.zero_term(loss, [b, c], exact=True) if zeros else None
+    samples = rows_module.EntrySamples(loss, [b, c], coords, (values, starts), (term, None))
+    a = generator.random((5, 3)) + 0.1
+    for index in (np.arange(5), np.array([0, 2, 4]), np.array([1])):
+        found = samples.evaluate(index, a[index])
+        for place, row in enumerate(index):
+            own = slice(starts[row], starts[row + 1])
+            products = b[coords[0][own]] * c[coords[1][own]]
+            cells = [(h, x, 1.0) for h, x in zip(products, values[own], strict=True)]
+            if zeros:
+                cells += [(h, 0.0, -1.0) for h, _, _ in cells]
+                cells += [(one * two, 0.0, 1.0) for one in b for two in c]
+            value, gradient, hessian = 0.0, np.zeros(3), np.zeros((3, 3))
+            for h, x, sign in cells:
+                at = (np.array([x]), np.array([h @ a[row]]))
+                value += sign * loss.value(*at)[0]
+                gradient += sign * loss.derivative(*at)[0] * h
+                hessian += sign * loss.curvature(*at)[0] * np.outer(h, h)
+            np.testing.assert_allclose(found.value[place], value, atol=1e-12)
+            np.testing.assert_allclose(found.gradient[place], gradient, atol=1e-12)
+            np.testing.assert_allclose(found.hessian[place], hessian, atol=1e-11)

@@ -23,7 +23,6 @@ from math import ceil, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from polyad.core.arrays import to_numpy
 from polyad.core.threads import as_slices, cut, cut_evenly, run_blocks
@@ -65,6 +64,10 @@ _SEED = 20_200_912
 # Cells from which rows begin where all of them are counted, and so many that this is worth it.
 _FIRST_CELLS = 1 << 11
 _MANY_CELLS = 1 << 14
+# The last step, as a part of the row, on some cells, and between two looks at all cells: what is
+# left after a Newton step is about its square.
+_ROUGHLY = 1e-3
+_NEARLY = 1e-6
 # A row that some cells make so much larger has its best coefficients at infinity, or they mislead.
 _FLIGHT = 1e3
 # Numbers in the table of pairs of components of a mode.
@@ -425,6 +428,9 @@ class EntrySamples(Samples):
         self._term, self._cells = zeros
         self._values, self._starts = entries
         self.n_rows = len(self._starts) - 1
+        # Every step of every sample needs them.
+        is_small = self._values.size * others[0].shape[1] <= _PAIRS
+        self._products = self._products_at(slice(None)) if is_small else None
 
     def means(self) -> tuple[Matrix, Matrix]:
         """Return the mean of the known entries of each row, and their number."""
@@ -452,11 +458,13 @@ class EntrySamples(Samples):
             return minimize_rows(self, start, rules)
         first, fled = start, np.zeros(len(start), bool)
         if not is_near:
-            first, _ = minimize_rows(self, start, rules)
+            first, _ = minimize_rows(self, start, rules, _ROUGHLY)
             fled = ~(_sizes(first) <= _FLIGHT * _sizes(start)) & (_sizes(start) > 0)
             first = np.where(fled[:, None], start, first)
         a, unsettled = settle(
-            cells, first, lambda zeros, begun: minimize_rows(self._with(zeros), begun, rules)[0]
+            cells,
+            first,
+            lambda zeros, begun: minimize_rows(self._with(zeros), begun, rules, _NEARLY)[0],
         )
         a[fled] = start[fled]
         unsettled = np.union1d(unsettled, np.flatnonzero(fled))
@@ -494,15 +502,26 @@ class EntrySamples(Samples):
         place = place + np.arange(place.size)
         step = max(1, _PAIRS // packed.shape[1])
         for block in as_slices(cut(place.size, step)):
-            own, loss, slope, curved = self._entries(place[block], row[block], a)
-            target = _sums_of(row[block], n_rows)
-            rows.value += target @ loss
-            rows.gradient += target @ (slope[:, None] * own)
-            few = np.flatnonzero(counts[row[block]] < _LONG_ROW)
-            packed += _sums_of(row[block][few], n_rows) @ (curved[few, None] * pairs(own[few]))
-            for k in np.flatnonzero(counts >= _LONG_ROW):
-                part = slice(*target.indptr[k : k + 2])
-                rows.hessian[k] += (curved[part, None] * own[part]).T @ own[part]
+            of = row[block]
+            own, loss, slope, curved = self._entries(place[block], of, a)
+            is_bent = bool(curved.any())
+            first = np.flatnonzero(np.diff(of, prepend=-1))
+            present = of[first]
+            rows.value[present] += np.add.reduceat(loss, first)
+            for k, begin, end in zip(present, first, [*first[1:], of.size], strict=True):
+                if counts[k] >= _LONG_ROW:
+                    part = own[begin:end]
+                    rows.gradient[k] += slope[begin:end] @ part
+                    if is_bent:
+                        rows.hessian[k] += (curved[begin:end, None] * part).T @ part
+            few = np.flatnonzero(counts[of] < _LONG_ROW)
+            if few.size:
+                begins = np.flatnonzero(np.diff(of[few], prepend=-1))
+                short, part = of[few[begins]], own[few]
+                rows.gradient[short] += np.add.reduceat(slope[few, None] * part, begins, axis=0)
+                if is_bent:
+                    bent = curved[few, None] * pairs(part)
+                    packed[short] += np.add.reduceat(bent, begins, axis=0)
         rows.hessian += unpacked(packed, rank)
         return rows
 
@@ -510,30 +529,28 @@ class EntrySamples(Samples):
         self, place: NDArray[Any], row: NDArray[Any], a: Matrix
     ) -> tuple[Matrix, Matrix, Matrix, Matrix]:
         """Return the products of some entries, and what they add to the sums of their rows."""
-        products = np.ones((place.size, a.shape[1]))
+        if self._products is None:
+            products = self._products_at(place)
+        else:
+            whole = place.size == len(self._products)
+            products = self._products if whole else self._products.take(place, axis=0)
+        model = np.einsum("pr,pr->p", products, a.take(row, axis=0))
+        x = self._values[place]
+        if self._term is not None:
+            return (products, *self._loss.beyond_zero(x, model))
+        loss, slope = self._loss.evaluate(x, model)
+        return products, loss, slope, self._loss.curvature(x, model)
+
+    def _products_at(self, place: Any) -> Matrix:
+        products = np.ones((self._values[place].size, self._others[0].shape[1]))
         for factor, own in zip(self._others, self._coords, strict=True):
             products *= factor[own[place]]
-        model = np.einsum("pr,pr->p", products, a[row])
-        x = self._values[place]
-        curved = self._loss.curvature(x, model)
-        loss, slope = self._loss.evaluate(x, model)
-        if self._term is not None:
-            nothing = np.zeros_like(x)
-            curved = curved - self._loss.curvature(nothing, model)
-            of_zero = self._loss.evaluate(nothing, model)
-            loss, slope = loss - of_zero[0], slope - of_zero[1]
-        return products, loss, slope, curved
+        return products
 
 
 def _sizes(a: Matrix) -> Matrix:
     sizes: Matrix = np.max(np.abs(a), axis=1)
     return sizes
-
-
-def _sums_of(row: NDArray[Any], n_rows: int) -> Any:
-    """Return the matrix that adds entries to the rows that they are of."""
-    places = (row, np.arange(row.size))
-    return csr_array((np.ones(row.size), places), shape=(n_rows, row.size))
 
 
 class _OneRow(RowSource):
