@@ -14,8 +14,9 @@ Cost per iteration
 
 How this differs from the textbook algorithms:
 
-1. HALS works row by row instead of column by column, with the same numbers, because rows are
-   independent of each other for given normal equations, and a row fits the cache.
+1. HALS works on rows instead of columns, with the same numbers, because rows are independent of
+   each other for given normal equations: some that share a normal matrix are swept side by side
+   in the cache, and each stops when it has settled.
 2. The last update of the samples goes all the way to the minimum, so that ``transform`` agrees.
 3. Scales are shared out exactly, so that penalties of different modes have a meaning.
 """
@@ -31,7 +32,7 @@ from array_api_compat import is_numpy_array
 
 from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, run_blocks
-from polyad.cp.nonnegative.kernels import descend_rows
+from polyad.cp.nonnegative.kernels import descend_rows, descend_shared
 from polyad.cp.rules import UpdateRule, determined, double
 from polyad.cp.solver import ALSState, LeastSquaresSolver, balance
 from polyad.exceptions import InvalidInputError
@@ -112,12 +113,15 @@ class Descent(PenalizedRule):
             return _descend_columns(normal, rhs, current, self.limits)
         out = np.array(current, dtype=np.float64, order="C")
         n_rows, n = out.shape
-        step = max(1, _BLOCK_WORK // (n * n * 8))
         matrices = np.ascontiguousarray(normal, dtype=np.float64)
         right = np.ascontiguousarray(rhs)
+        is_shared = len(matrices) == 1 and not self.exact
+        function = descend_shared if is_shared else descend_rows
+        given = matrices[0] if is_shared else matrices
+        # Several sweeps; side by side they take an eighth of the time.
+        step = max(1, _BLOCK_WORK // (n * n * (1 if is_shared else 8)))
         run_blocks(
-            descend_rows,
-            ((matrices, right, block, self.limits, out) for block in cut(n_rows, step)),
+            function, ((given, right, block, self.limits, out) for block in cut(n_rows, step))
         )
         return out.astype(current.dtype, copy=False)
 
