@@ -14,7 +14,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks import crowd, race, table
+from benchmarks import crowd, matrices, race, table
 from benchmarks.cases import CASES, is_long
 from benchmarks.quiet import timed
 from benchmarks.rounds import (
@@ -127,6 +127,10 @@ def all_cases(rounds: int) -> list[Case]:
                 partial(against_polyad, title),
             )
             for title, (_, _, _, libraries) in CASES.items()
+        ),
+        *(
+            Case(title, dict.fromkeys(matrices.STAGES, 1), partial(matrices.objectives, title))
+            for title in matrices.RACES
         ),
         Case(crowd.MEMORY, dict.fromkeys(crowd.LIBRARIES, 1), crowd.peaks),
         *(

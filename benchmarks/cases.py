@@ -17,6 +17,7 @@ from benchmarks import (
     augmented,
     crowd,
     dictionary,
+    matrices,
     membership,
     quantile,
     soft,
@@ -370,6 +371,10 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
             "pyttb": pyttb_poisson_run,
         },
     ),
+    **{
+        title: (matrices.topics, matrices.RANK, 10, libraries)
+        for title, libraries in matrices.CASES.items()
+    },
     **{
         f"transport of {n} fibres of {size}, {nonzeros} nonzeros, {dtype.__name__}": (
             partial(transport.problem, size, n, nonzeros, dtype),

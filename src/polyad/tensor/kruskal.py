@@ -18,6 +18,9 @@ from polyad.tensor.sparse import SparseTensor, kruskal_values
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# Sums of squares between these are right to rounding: what underflows is far below them.
+_SQUARES = (1e-250, 1e250)
+
 
 @dataclass(frozen=True, eq=False)
 class KruskalTensor:
@@ -184,6 +187,11 @@ def as_kruskal(value: Any) -> KruskalTensor:
 
 def column_norms(matrix: Array) -> Array:
     """Return the length of each column, without overflow or underflow for any finite entries."""
+    if isinstance(matrix, np.ndarray):  # a quick way, in one pass, unless squares leave the range
+        squares = np.einsum("ir,ir->r", matrix, matrix, dtype=np.float64)
+        if np.all((squares > _SQUARES[0]) & (squares < _SQUARES[1])):
+            lengths: Array = np.sqrt(squares).astype(matrix.dtype)
+            return lengths
     xp = namespace_of(matrix)
     largest = xp.max(xp.abs(matrix), axis=0) if matrix.shape[0] else xp.zeros(matrix.shape[1])
     scale = xp.where(largest > 0, largest, xp.ones_like(largest))

@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import polyad
 from polyad import NonnegativeCP, Status, factor_match_score
 from polyad.core.threads import thread_limit
-from polyad.cp.nonnegative.kernels import descend_rows
+from polyad.cp.nonnegative.kernels import descend_rows, descend_shared
 from polyad.cp.nonnegative.solver import share_out
 from polyad.datasets import make_low_rank, make_sparse
 from polyad.exceptions import PolyadError
@@ -301,3 +301,21 @@ def test_penalties_are_shared_out_for_data_of_any_size(unit):
     model = NonnegativeCP(1, sparsity=1e-9 * np.sqrt(unit), init=start).fit(X)
     np.testing.assert_allclose(model._lengths[0], np.sqrt(2 * unit), rtol=1e-6)
     np.testing.assert_allclose(model.inverse_transform(model.transform(X)), X, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [1, 5, 8])
+def test_rows_with_one_matrix_are_swept_side_by_side_as_each_alone(rank):
+    """The same rows one by one, with matrices of their own: settled ones make room for others."""
+    generator = np.random.default_rng(rank)
+    design = generator.random((12, rank))
+    design[:, 0] *= rank < 8  # a component that is zero elsewhere
+    normal, rhs = design.T @ design, generator.standard_normal((100, rank)) + 0.5
+    start = generator.random((100, rank))
+    for limits in ((0.01, 1), (0.01, 30), (1e-6, 500)):
+        together, alone = start.copy(), start.copy()
+        descend_shared(normal, rhs, (0, 100), limits, together)
+        descend_rows(normal[None], rhs, (0, 100), limits, alone)
+        np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-12)
+        one = start[37:38].copy()
+        descend_shared(normal, rhs[37:38].copy(), (0, 1), limits, one)
+        np.testing.assert_array_equal(one[0], together[37])

@@ -1,15 +1,21 @@
-"""Numba kernel of nonnegative least squares with many right-hand sides."""
+"""Numba kernels of nonnegative least squares with many right-hand sides."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba.np.numpy_support import carray
 
 from polyad.core.compiled import kernel, owning_part, part
+from polyad.tensor.kernels import WIDTH, on_stack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+# Rows with one matrix that are swept together, side by side in memory: enough to hide how long a
+# sum waits for the one before it.
+_LANES = 32
 
 
 @part
@@ -146,3 +152,90 @@ def descend_rows(
             step += 1
         for r in range(n):
             out[i, r] = row[r]
+
+
+@part
+def _sweep_lanes(
+    normal: NDArray[Any],
+    right: NDArray[Any],
+    rows: NDArray[Any],
+    gradient: NDArray[Any],
+    largest: NDArray[Any],
+) -> None:
+    """Do what ``_sweep`` does to the row in each column of ``rows``, all with one matrix."""
+    n = rows.shape[0]
+    whole = n - n % 4
+    for b in range(_LANES):
+        largest[b] = 0.0
+    for r in range(n):
+        diagonal = normal[r, r]
+        if diagonal <= 0:
+            for b in range(_LANES):
+                rows[r, b] = 0.0
+            continue
+        for b in range(_LANES):
+            gradient[b] = -right[r, b]
+        for s in range(0, whole, 4):
+            w, x, y, z = normal[r, s], normal[r, s + 1], normal[r, s + 2], normal[r, s + 3]
+            for b in range(_LANES):
+                gradient[b] += (w * rows[s, b] + x * rows[s + 1, b]) + (
+                    y * rows[s + 2, b] + z * rows[s + 3, b]
+                )
+        for s in range(whole, n):
+            w = normal[r, s]
+            for b in range(_LANES):
+                gradient[b] += w * rows[s, b]
+        for b in range(_LANES):
+            new = rows[r, b] - gradient[b] / diagonal
+            new = new if new > 0.0 else 0.0
+            change = abs(new - rows[r, b]) * diagonal
+            largest[b] = change if change > largest[b] else largest[b]
+            rows[r, b] = new
+
+
+@kernel
+def descend_shared(
+    normal: NDArray[Any],
+    rhs: NDArray[Any],
+    block: tuple[int, int],
+    limits: tuple[float, int],
+    out: NDArray[Any],
+) -> None:
+    """Do what ``descend_rows`` does, for one matrix (R, R) of all rows and no exact minimum.
+
+    The rows are swept side by side. One that has settled makes room for the next, so that each
+    takes as many sweeps, and ends at the same numbers, as it would alone.
+    """
+    n = rhs.shape[1]
+    reduction, max_sweeps = limits
+    rows, right = np.zeros((n, _LANES)), np.zeros((n, _LANES))
+    gradient = carray(on_stack(rhs), WIDTH)
+    change, first, least = np.zeros(_LANES), np.zeros(_LANES), np.zeros(_LANES)
+    sweeps, place = np.zeros(_LANES, np.int64), np.full(_LANES, -1)
+    rounding = 1e-15 * (8 + n)
+    following, n_busy = block[0], 0
+    while True:
+        for b in range(_LANES):
+            if place[b] >= 0:
+                sweeps[b] += 1
+                if sweeps[b] == 1:
+                    first[b] = change[b]
+                moves = change[b] > reduction * first[b] and change[b] > least[b]
+                if moves and sweeps[b] < max_sweeps:
+                    continue
+                for r in range(n):
+                    out[place[b], r] = rows[r, b]
+                place[b] = -1
+                n_busy -= 1
+            if following < block[1]:
+                scale = 0.0
+                for r in range(n):
+                    rows[r, b] = out[following, r]
+                    right[r, b] = rhs[following, r]
+                    scale = max(scale, abs(right[r, b]))
+                place[b], sweeps[b], least[b] = following, 0, rounding * scale
+                following += 1
+                n_busy += 1
+        if n_busy == 0:
+            return
+        _sweep_lanes(normal, right, rows, gradient, change)

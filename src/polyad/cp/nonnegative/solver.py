@@ -14,8 +14,9 @@ Cost per iteration
 
 How this differs from the textbook algorithms:
 
-1. HALS works row by row instead of column by column, with the same numbers, because rows are
-   independent of each other for given normal equations, and a row fits the cache.
+1. HALS works on rows instead of columns, with the same numbers, because rows are independent of
+   each other for given normal equations: some that share a normal matrix are swept side by side
+   in the cache, and each stops when it has settled.
 2. The last update of the samples goes all the way to the minimum, so that ``transform`` agrees.
 3. Scales are shared out exactly, so that penalties of different modes have a meaning.
 """
@@ -31,7 +32,7 @@ from array_api_compat import is_numpy_array
 
 from polyad.core.arrays import namespace_of
 from polyad.core.threads import cut, run_blocks
-from polyad.cp.nonnegative.kernels import descend_rows
+from polyad.cp.nonnegative.kernels import descend_rows, descend_shared
 from polyad.cp.rules import UpdateRule, determined, double
 from polyad.cp.solver import ALSState, LeastSquaresSolver, balance
 from polyad.exceptions import InvalidInputError
@@ -46,9 +47,11 @@ if TYPE_CHECKING:
 # Work of one call of the kernel, in multiplications: long against the cost of the call.
 _BLOCK_WORK = 1 << 20
 # Inner sweeps go on while they move a row by more than this part of what the first one did
-# (Gillis and Glineur 2012), which costs little beside the pass over the data that they share.
-_REDUCTION = 0.01
-_INNER_SWEEPS = 30
+# (Gillis and Glineur 2012). Where rows have normal matrices of their own, which cost as much as R
+# passes over the data, more of them are worth it.
+_REDUCTION = 0.1
+_INNER_SWEEPS = 10
+_OWN_LIMITS = (0.01, 30)
 _EXACT_SWEEPS = 5000
 # Halvings of the search for the common slope: enough for double precision.
 _HALVINGS = 60
@@ -70,7 +73,8 @@ class PenalizedRule(UpdateRule):
         """Fold the penalties into the normal equations: both are linear in ``a >= 0``."""
         xp = namespace_of(rhs)
         eye = xp.eye(int(rhs.shape[1]), dtype=normal.dtype)
-        return normal + self.ridge[mode] * eye, double(rhs) - self.sparsity[mode]
+        right, weight = double(rhs), self.sparsity[mode]
+        return normal + self.ridge[mode] * eye, right - weight if weight else right
 
 
 class Descent(PenalizedRule):
@@ -108,17 +112,19 @@ class Descent(PenalizedRule):
         return result
 
     def _descend(self, normal: Array, rhs: Array, current: Array) -> Array:
+        limits = self.limits if self.exact or normal.shape[0] == 1 else _OWN_LIMITS
         if not is_numpy_array(rhs):
-            return _descend_columns(normal, rhs, current, self.limits)
+            return _descend_columns(normal, rhs, current, limits)
         out = np.array(current, dtype=np.float64, order="C")
         n_rows, n = out.shape
-        step = max(1, _BLOCK_WORK // (n * n * 8))
         matrices = np.ascontiguousarray(normal, dtype=np.float64)
         right = np.ascontiguousarray(rhs)
-        run_blocks(
-            descend_rows,
-            ((matrices, right, block, self.limits, out) for block in cut(n_rows, step)),
-        )
+        is_shared = len(matrices) == 1 and not self.exact
+        function = descend_shared if is_shared else descend_rows
+        given = matrices[0] if is_shared else matrices
+        # Several sweeps; side by side they take an eighth of the time.
+        step = max(1, _BLOCK_WORK // (n * n * (1 if is_shared else 8)))
+        run_blocks(function, ((given, right, block, limits, out) for block in cut(n_rows, step)))
         return out.astype(current.dtype, copy=False)
 
 

@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from polyad.core.compiled import kernel, owning_part, part
+from polyad.core.vector_math import fast_log
 from polyad.cp.poisson.quadratic import minimise_quadratic
+from polyad.tensor.kernels import transpose_four
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,6 +94,8 @@ class Rules(NamedTuple):
     """Of the KKT violation in shares, and in Newton's method of the gains."""
     least: float
     """Model values below this count as this: keeps logarithms of impossible counts finite."""
+    measures: bool
+    """Whether the divergence of the rows after their updates is wanted."""
 
 
 class Rows(NamedTuple):
@@ -103,6 +107,8 @@ class Rows(NamedTuple):
     """(n_slices,): the KKT violation ``max |min(d b, 1 - phi)|`` before the update."""
     sweeps: NDArray[np.int64]
     """(n_slices,): how many updates a row took."""
+    divergences: Vector
+    """(n_slices,): ``sum_p x_p log(x_p / model_p)`` of each row, after the updates."""
 
 
 class Work(NamedTuple):
@@ -116,6 +122,8 @@ class Work(NamedTuple):
     """(chunk,): the model at the nonzeros, in shares."""
     ratio: Vector
     """(chunk,): data over model."""
+    enlarged: Vector
+    """(chunk,): what the products of a nonzero were multiplied by."""
 
 
 class Row(NamedTuple):
@@ -152,6 +160,8 @@ def multiplicative_rows(
                 break
             _gains(work, row, y, phi)
         rows.sweeps[s] = sweep
+        if rules.measures:
+            rows.divergences[s] = _divergence(work, row, y, rules.least)
         for r in range(n_components):
             y[r] *= row.total
 
@@ -198,28 +208,24 @@ def newton_rows(
                 if damping > _MOST_DAMPING:
                     break
         rows.sweeps[s] = sweep
+        if rules.measures:
+            rows.divergences[s] = _divergence(work, row, y, rules.least)
         for r in range(n_components):
             y[r] *= row.total
 
 
 @kernel
 def divergence_rows(
-    slices: Slices, block: tuple[int, int], model: Model, rules: Rules, out: Rows
+    slices: Slices, block: tuple[int, int], model: Model, rules: Rules, rows: Rows
 ) -> None:
-    """Fill ``violations`` with ``sum_p x_p log(x_p / model_p)`` of each row."""
+    """Measure the divergences of rows as they are."""
     work = _work(slices, block, model)
     for s in range(block[0], block[1]):
         row = _row(slices, s, model)
-        masses = out.masses[slices.targets[s]]
-        total = 0.0
-        for first in range(row.first, row.last, work.ratio.size):
-            last = min(first + work.ratio.size, row.last)
-            _fill(work, (first, last), row.scale)
-            _combine(masses, work.products, last - first, work.fitted)
-            for p in range(last - first):
-                x = slices.values[first + p]
-                total += x * np.log(x / max(work.fitted[p], rules.least))
-        out.violations[s] = total
+        y = rows.masses[slices.targets[s]]
+        _divide(y, row.total)
+        _begin(work, row)
+        rows.divergences[s] = _divergence(work, row, y, rules.least)
 
 
 @owning_part
@@ -230,7 +236,7 @@ def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
     n_components = model.stack.shape[1]
     width = min(longest, max(_LEAST_CHUNK, _PRODUCTS // n_components))
     products = np.empty((n_components, width))
-    return Work(slices, model, products, np.empty(width), np.empty(width))
+    return Work(slices, model, products, np.empty(width), np.empty(width), np.empty(width))
 
 
 @owning_part
@@ -260,39 +266,47 @@ def _begin(work: Work, row: Row) -> None:
     """Make the products of a row that fits the buffer, once for all passes over it."""
     if row.last - row.first <= work.ratio.size:
         _fill(work, (row.first, row.last), row.scale)
-        _enlarge(work.products, row.last - row.first, work.fitted)
+        _enlarge(work, row.last - row.first)
 
 
 @part
 def _fill(work: Work, chunk: tuple[int, int], scale: Vector) -> None:
-    """Multiply the rows of the other factors, and divide by ``d``."""
+    """Multiply the rows of the other factors, divided by ``d``, four nonzeros at a time."""
     entries, stack, products = work.slices.entries, work.model.stack, work.products
-    n_others = entries.shape[1]
+    n_components = scale.size
+    squares = n_components - n_components % 4
+    whole = chunk[1] - (chunk[1] - chunk[0]) % 4
+    for p in range(chunk[0], whole, 4):
+        q = p - chunk[0]
+        four = (entries[p, 0], entries[p + 1, 0], entries[p + 2, 0], entries[p + 3, 0])
+        for r in range(0, squares, 4):
+            transpose_four(stack, four, r, scale, products, q)
+        for k in range(1, entries.shape[1]):
+            four = (entries[p, k], entries[p + 1, k], entries[p + 2, k], entries[p + 3, k])
+            for r in range(0, squares, 4):
+                transpose_four(stack, four, r, None, products, q)
+    # What four nonzeros or four components do not divide.
     for p in range(chunk[0], chunk[1]):
-        column = p - chunk[0]
-        i = entries[p, 0]
-        if n_others == 2:  # a tensor of order three: one pass
-            j = entries[p, 1]
-            for r in range(scale.size):
-                products[r, column] = scale[r] * stack[i, r] * stack[j, r]
-            continue
-        for r in range(scale.size):
-            products[r, column] = scale[r] * stack[i, r]
-        for k in range(1, n_others):
-            j = entries[p, k]
-            for r in range(scale.size):
-                products[r, column] *= stack[j, r]
+        q = p - chunk[0]
+        for r in range(squares if p < whole else 0, n_components):
+            product = scale[r]
+            for k in range(entries.shape[1]):
+                product *= stack[entries[p, k], r]
+            products[r, q] = product
 
 
 @part
-def _enlarge(products: Vector, n: int, largest: Vector) -> None:
+def _enlarge(work: Work, n: int) -> None:
     """Scale up the products of nonzeros that the other factors hold nearly impossible."""
+    products, largest, enlarged = work.products, work.fitted, work.enlarged
     largest[:n] = 0.0
     for r in range(products.shape[0]):
         for p in range(n):
             largest[p] = max(largest[p], products[r, p])
+    enlarged[:n] = 1.0
     for p in range(n):
         if 0.0 < largest[p] < _SMALL_PRODUCT:
+            enlarged[p] = 1.0 / largest[p]
             for r in range(products.shape[0]):
                 products[r, p] /= largest[p]
 
@@ -324,7 +338,7 @@ def _load(work: Work, row: Row, chunk: tuple[int, int], y: Vector) -> None:
     """Make the model at the nonzeros of a chunk, and the products if they are not there yet."""
     if row.last - row.first > work.ratio.size:
         _fill(work, chunk, row.scale)
-        _enlarge(work.products, chunk[1] - chunk[0], work.fitted)
+        _enlarge(work, chunk[1] - chunk[0])
     _combine(y, work.products, chunk[1] - chunk[0], work.fitted)
 
 
@@ -345,6 +359,22 @@ def _gains(work: Work, row: Row, y: Vector, phi: Vector) -> None:
         for p in range(values.size):
             ratio[p] = _share(values[p], row.total) / max(fitted[p], _NOTHING)
         _collect(work.ratio, work.products, last - first, phi)
+
+
+@part
+def _divergence(work: Work, row: Row, y: Vector, least: float) -> float:
+    """Return ``sum_p x_p log(x_p / model_p)``, of the model in the unit of the data."""
+    total = 0.0
+    for first in range(row.first, row.last, work.ratio.size):
+        last = min(first + work.ratio.size, row.last)
+        _load(work, row, (first, last), y)
+        values, fitted, ratio = work.slices.values[first:last], work.fitted, work.ratio
+        for p in range(values.size):
+            expected = row.total * fitted[p] / work.enlarged[p]
+            ratio[p] = fast_log(values[p] / (expected if expected > least else least))
+        for p in range(values.size):
+            total += values[p] * ratio[p]
+    return total
 
 
 @part

@@ -54,6 +54,8 @@ class RowUpdate:
     """The KKT violation of the mode before."""
     sweeps: int
     """The largest number of updates that a row took."""
+    divergence: float
+    """That of the data from the model after the update, if it was asked for."""
 
 
 def build_problem(data: Any, missing: Missing) -> CountProblem:
@@ -126,21 +128,30 @@ class CountProblem(FitData):
         return masses
 
     def update(
-        self, factors: Sequence[Array], mode: int, method: Method, *, sweeps: int, tol: float
+        self,
+        factors: Sequence[Array],
+        mode: int,
+        method: Method,
+        *,
+        sweeps: int,
+        tol: float,
+        measures: bool = False,
     ) -> RowUpdate:
         """Improve the factor of one mode, which holds the weights, by up to so many sweeps.
 
         A row is done at ``tol``: of the KKT violation in shares of its sum, and for Newton's method
-        of the gains.
+        of the gains. The divergence costs half a sweep, where the products are at hand.
         """
         slices, _ = self.slices(mode)
         d = self.column_masses(factors, mode)
         masses = np.zeros_like(factors[mode])
         masses[slices.targets] = (factors[mode] * d)[slices.targets]
-        rows = self._run(_UPDATES[method], factors, mode, (masses, d), Rules(sweeps, tol, 0.0))
+        rules = Rules(sweeps, tol, self.least, measures)
+        rows = self._run(_UPDATES[method], factors, mode, (masses, d), rules)
         result = masses * _inverse(d)
         violation = max(float(rows.violations.max(initial=0.0)), self._of_empty(factors, mode, d))
-        return RowUpdate(result, violation, int(rows.sweeps.max(initial=0)))
+        divergence = self._divergence(masses, rows)
+        return RowUpdate(result, violation, int(rows.sweeps.max(initial=0)), divergence)
 
     def solve(self, factors: Sequence[Array], mode: int) -> NDArray[np.float64]:
         """Return the best factor of one mode for the given others, whatever it is now."""
@@ -152,7 +163,8 @@ class CountProblem(FitData):
             # row in `fit` and in `transform` even if their best row is not unique.
             sums = np.add.reduceat(slices.values, slices.starts[:-1])
             masses[slices.targets] = sums[:, None] / d.shape[1]
-        self._run(kernels.newton_rows, factors, mode, (masses, d), Rules(*_EXACT, 0.0))
+        rules = Rules(*_EXACT, self.least, measures=False)
+        self._run(kernels.newton_rows, factors, mode, (masses, d), rules)
         solution: NDArray[np.float64] = masses * _inverse(d)
         return solution
 
@@ -160,8 +172,12 @@ class CountProblem(FitData):
         """Return the Kullback-Leibler divergence of the data from the model: half the deviance."""
         d = self.column_masses(factors, 0)
         masses = factors[0] * d
-        rows = self._run(kernels.divergence_rows, factors, 0, (masses, d), Rules(0, 0.0, 0.0))
-        return float(np.sum(masses)) - self.total + float(np.sum(rows.violations))
+        rules = Rules(0, 0.0, self.least, measures=True)
+        rows = self._run(kernels.divergence_rows, factors, 0, (masses.copy(), d), rules)
+        return self._divergence(masses, rows)
+
+    def _divergence(self, masses: NDArray[np.float64], rows: Rows) -> float:
+        return float(np.sum(masses)) - self.total + float(np.sum(rows.divergences))
 
     def constant_divergence(self) -> float:
         """Return the divergence from the best model that is the same number everywhere."""
@@ -209,8 +225,7 @@ class CountProblem(FitData):
         masses, d = state
         model = Model(np.concatenate(list(factors)), _inverse(d))
         n_slices = slices.targets.size
-        rows = Rows(masses, np.zeros(n_slices), np.zeros(n_slices, np.int64))
-        rules = rules._replace(least=self.least)
+        rows = Rows(masses, np.zeros(n_slices), np.zeros(n_slices, np.int64), np.zeros(n_slices))
         run_blocks(kernel, ((slices, block, model, rules, rows) for block in blocks))
         return rows
 

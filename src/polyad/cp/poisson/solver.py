@@ -118,11 +118,12 @@ class PoissonSolver(FactorSolver[PoissonState]):
                 self.method,
                 sweeps=self.inner_iter,
                 tol=_ROW_TOL,
+                measures=mode == self.free_modes[-1],
             )
             weights, factors[mode] = _split(update.rows, factors[mode])
             violation = max(violation, update.violation)
             sweeps += update.sweeps
-        return self._state(weights, factors, violation, sweeps)
+        return PoissonState(weights, factors, update.divergence, violation, sweeps)
 
     def objective(self, state: PoissonState) -> float:
         """Return the divergence of the data from the model."""
