@@ -7,8 +7,8 @@ codes differ between fits. Two questions are asked of a model of the training pa
 under the precision-recall curve of the outcome, and how well it ranks medications that are hidden
 from it (30 % of those of each new patient that has two or more; mean average precision). The two
 parameters of the loss are chosen for each cost and question on the population of 2017. Codes of
-ICD-10 and ATC were looked up by hand (``patient_codes.csv``). Finished units are kept in
-``patient_costs.csv``; results go to ``RESULTS.md``.
+ICD-10 and ATC were assigned by hand and are unchecked (``patient_codes.csv``). Finished units are
+kept in ``patient_costs.csv``; results go to ``RESULTS.md``.
 """
 
 from __future__ import annotations
