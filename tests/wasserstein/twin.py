@@ -75,18 +75,44 @@ def objective(X, factors, costs, epsilon, penalty):
     return X.ndim * penalty * both - (2 * penalty + epsilon) * moved
 
 
-def iteration(X, factors, costs, weights, inner_iter):
+def sweeps(X, factors, costs, weights, inner_iter):
     """Return the factors after the transports and some sweeps of multiplicative updates."""
-    total = sum(marginals(X, model_of(factors), costs, *weights))
+    epsilon, penalty = weights
+    # The power by which marginals follow the model at least, in what bounds the objective.
+    follow = penalty / (2 * penalty + epsilon)
+    model = model_of(factors)
+    total = sum(marginals(X, model, costs, *weights))
+    total = np.divide(total, model**follow, out=np.zeros_like(model), where=model > 0)
     factors = list(factors)
     for _ in range(inner_iter):
         for mode in (*range(1, X.ndim), 0):
             others = [f for k, f in enumerate(factors) if k != mode]
-            model = model_of(factors)
-            ratio = unfold(np.divide(total, model, out=np.zeros_like(model), where=model > 0), mode)
-            below = X.ndim * np.prod([f.sum(axis=0) for f in others], axis=0)
-            factors[mode] = factors[mode] * (ratio @ khatri_rao(others)) / below
+            below = model_of(factors) ** (1 - follow)
+            ratio = unfold(np.divide(total, below, out=np.zeros_like(below), where=below > 0), mode)
+            step = ratio @ khatri_rao(others) / X.ndim / np.prod([f.sum(axis=0) for f in others], 0)
+            factors[mode] = factors[mode] * step ** (1 / (1 - follow))
     return factors
+
+
+def iterations(X, factors, costs, weights, inner_iter, n_iter):
+    """Return the factors after some iterations, with the objective before each and at the end."""
+    momentum, gain = 0.5, 0.0
+    found = [objective(X, factors, costs, *weights)]
+    for _ in range(n_iter):
+        swept = sweeps(X, factors, costs, weights, inner_iter)
+        # What is zero stays zero.
+        pairs = zip(swept, factors, strict=True)
+        more = [(new / np.where(old > 0, old, 1)) ** momentum for new, old in pairs]
+        farther = [new * np.clip(power, 0.1, 10) for new, power in zip(swept, more, strict=True)]
+        ends = [objective(X, end, costs, *weights) for end in (farther, swept)]
+        is_good = found[-1] - ends[0] > 0.1 * gain
+        if not is_good and ends[0] >= ends[1]:
+            factors, momentum = swept, momentum / 2
+        else:
+            factors, momentum = farther, min(1.2 * momentum, 4.0) if is_good else momentum
+        found.append(ends[0] if factors is farther else ends[1])
+        gain = found[-2] - found[-1]
+    return factors, found
 
 
 def small_data(shape=(12, 6, 5), seed=0, density=0.3):

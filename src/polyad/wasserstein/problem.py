@@ -36,6 +36,7 @@ from polyad.tensor.fibres import sorting_order
 from polyad.tensor.kernels import find_fibres
 from polyad.tensor.sparse import SparseTensor
 from polyad.transport.fibres import FibreTransport, SparseFibres
+from polyad.wasserstein.kernels import relate
 from polyad.wasserstein.marginals import DenseMarginals, FibreMarginals, Marginals, component_masses
 
 if TYPE_CHECKING:
@@ -129,6 +130,11 @@ class TransportSettings:
         return self.penalty / self.epsilon
 
     @property
+    def follow(self) -> float:
+        """The power by which marginals surely follow the model: see ``marginals``."""
+        return self.tau / (2.0 * self.tau + 1.0) if self.is_exact else 0.0
+
+    @property
     def decrease_per_mass(self) -> float:
         """What a unit of mass that is transported saves, at the minimum."""
         return 2.0 * self.penalty + self.epsilon
@@ -138,7 +144,7 @@ class TransportSettings:
 class BlockTransport:
     """The transports of a block of fibres."""
 
-    #: (n_fibres, size): the row sums of the plans.
+    #: (n_fibres, size): the row sums of the plans, relative to the model.
     marginals: NDArray[Any]
     #: By how much the plans are cheaper than to transport nothing.
     decrease: float
@@ -322,10 +328,9 @@ class TransportProblem(FitData):
         """Solve all transports between the model and the data, from given potentials."""
         own = [np.require(factor, self.dtype, "C") for factor in factors]
         solved = [potential.copy() for potential in potentials]
-        entries = self._separate_marginals(own)
+        entries, separate = self._separate_marginals(own)
         marginals = self._empty_marginals(own, solved, entries)
         settings = self.settings
-        separate = 0.0 if entries is None else float(entries.sum(dtype=np.float64))
         decreases = [settings.decrease_per_mass * separate]
         unsolved = 0
         for number, fibres in enumerate(self.fibres):
@@ -343,13 +348,17 @@ class TransportProblem(FitData):
         whole = len(self.shape) * settings.penalty * (mass + self.total)
         return Evaluation(whole - fsum(decreases), solved, marginals, unsolved)
 
-    def _separate_marginals(self, factors: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
-        """Return the marginals of all modes along which nothing moves, at the nonzeros."""
+    def _separate_marginals(
+        self, factors: Sequence[NDArray[Any]]
+    ) -> tuple[NDArray[Any] | None, float]:
+        """Return those of all modes along which nothing moves, at the nonzeros, and their mass."""
         if not self.n_separate:
-            return None
+            return None, 0.0
         model = self.tensor.values_of(factors)
         plan = self.n_separate * separate_marginals(self.tensor.values, model, self.settings)
-        return plan.astype(self.dtype)
+        mass = float(plan.sum())
+        relate(plan[None], model.astype(np.float64)[None], self.settings.follow)
+        return plan.astype(self.dtype), mass
 
     def _empty_marginals(
         self,
@@ -358,13 +367,16 @@ class TransportProblem(FitData):
         entries: NDArray[Any] | None,
     ) -> Marginals:
         if self.is_dense:
-            return DenseMarginals(self.tensor, self.fibres, entries)
+            return DenseMarginals(self.tensor, self.fibres, entries, self.settings.follow)
 
         def recompute(number: int, block: int) -> NDArray[Any]:
             # From the solution, where it stays.
             return self._transport(number, block, factors, potentials).marginals
 
-        return FibreMarginals(self.tensor, self.fibres, entries, recompute, self.memory)
+        follow = self.settings.follow
+        return FibreMarginals(
+            self.tensor, self.fibres, entries, follow, recompute=recompute, memory=self.memory
+        )
 
     def _transport(
         self,
@@ -383,6 +395,7 @@ class TransportProblem(FitData):
         if settings.is_exact:
             found = transport.solve_block(nonzeros, model, own)
             decrease = settings.decrease_per_mass * float(found.masses.sum())
+            relate(found.marginals, model, settings.follow)
         else:
             found = transport.sinkhorn(nonzeros, model, n_steps=settings.n_steps or 0)
             both = model.sum(dtype=np.float64) + nonzeros.values.sum(dtype=np.float64)

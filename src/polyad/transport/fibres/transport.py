@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 _PADDING = 16
 # The largest C / epsilon for which exp(-C / epsilon) is used as it is, in float32 and float64.
 _SINGLE_RANGE, _DOUBLE_RANGE = 24.0, 100.0
-# The residual of a solution.
-_TOLERANCE = 1e-10
+# The residual of a solution, and of one on the way of a fit: the mass is at its minimum, so that
+# the objective is wrong by the square of it.
+_TOLERANCE, _FIT_TOLERANCE = 1e-10, 1e-7
 # Evaluations of the residual before the second attempt; five are usual.
 _BUDGET = 20
 # What the fibres are solved by, the second only where the first left some.
@@ -281,12 +282,12 @@ class FibreTransport:
     def solve_block(
         self, fibres: SparseFibres, xhat: NDArray[Any], log_v: NDArray[np.float64]
     ) -> FibreSolution:
-        """Solve like :meth:`solve`, in one piece on this thread, and check nothing.
+        """Solve like :meth:`solve` as a fit needs it, in one piece on this thread; check nothing.
 
         ``log_v`` is the start, NaN where there is none, and is replaced by the solution.
         """
         piece = (0, fibres.n_fibres)
-        return self._run((_EXACT, _TOLERANCE, _BUDGET), fibres, xhat, log_v, [piece])
+        return self._run((_EXACT, _FIT_TOLERANCE, _BUDGET), fibres, xhat, log_v, [piece])
 
     def _run(
         self,
