@@ -35,12 +35,12 @@ def path(request, monkeypatch):
 
 
 @functools.cache
-def twins_run(shape, separate):
+def twins_run(shape, separate, sharpness):
     """Return data, the names of costs, and the factors and objectives of the twin."""
     X, costs = twin.small_data(shape)
     costs = [None if mode in separate else cost for mode, cost in enumerate(costs)]
     names = ["separate" if cost is None else cost for cost in costs]
-    factors, objectives = twin.iterations(X, twin.start_for(X), costs, (0.05, 1.0), 2, 3)
+    factors, objectives = twin.iterations(X, twin.start_for(X), costs, (0.05, 1.0, sharpness), 2, 3)
     return X, names, factors, objectives
 
 
@@ -48,9 +48,10 @@ def twins_run(shape, separate):
     ("shape", "separate"),
     [((7, 4, 3), ()), ((7, 4, 3), (0,)), ((7, 4, 3), (0, 1)), ((8, 5), ()), ((4, 3, 3, 2), (1,))],
 )
-def test_iterates_equal_the_twin(path, shape, separate):
-    X, names, factors, objectives = twins_run(shape, separate)
-    weights = {"epsilon": 0.05, "marginal_penalty": 1.0}
+@pytest.mark.parametrize("sharpness", [0.0, 0.4])
+def test_iterates_equal_the_twin(path, shape, separate, sharpness):
+    X, names, factors, objectives = twins_run(shape, separate, sharpness)
+    weights = {"epsilon": 0.05, "marginal_penalty": 1.0, "sharpness": sharpness}
     model = WassersteinCP(
         3, costs=names, init=twin.start_for(X), inner_iter=2, max_iter=3, tol=0.0, **weights
     ).fit(coo_array(X))
@@ -83,8 +84,9 @@ def test_an_objective_below_zero_is_not_the_end():
     ),
     costs=st.sampled_from([None, "presence", "cosine", "one-identity", "random", "tfidf"]),
     scale=st.sampled_from([1e-12, 1.0, 1e12]),
+    sharpness=st.sampled_from([0.0, 0.3, 1.0]),
 )
-def test_the_objective_never_rises(seed, rank, weights, costs, scale):
+def test_the_objective_never_rises(seed, rank, weights, costs, scale, sharpness):
     epsilon, penalty = weights
     X, _ = twin.small_data((6, 5, 4), seed)
     model = WassersteinCP(
@@ -92,13 +94,14 @@ def test_the_objective_never_rises(seed, rank, weights, costs, scale):
         costs=costs,
         epsilon=epsilon,
         marginal_penalty=penalty,
+        sharpness=sharpness,
         random_state=seed,
         max_iter=8,
         tol=0.0,
     ).fit(scale * X)
     objective = np.array(model.history_.objective)
     assert np.isfinite(objective).all()
-    rounding = 1e-9 * 3 * penalty * X.sum() * scale
+    rounding = 1e-9 * 3 * (penalty + sharpness * epsilon) * X.sum() * scale
     assert (np.diff(objective) <= rounding).all()
     assert all(np.isfinite(factor).all() for factor in model.factors_)
     assert all((factor >= 0).all() for factor in model.factors_)

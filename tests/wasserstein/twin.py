@@ -7,7 +7,7 @@ from polyad.tensor import fold, khatri_rao, unfold
 from polyad.transport import cosine_cost
 
 
-def column_marginals(cost, epsilon, penalty, x, xhat):
+def column_marginals(cost, epsilon, penalty, x, xhat, sharpness=0.0):
     """Return the row sums of the optimal plan between a model column and a data column."""
     out = np.zeros_like(xhat)
     support, alive = x > 0, xhat > 0
@@ -15,8 +15,10 @@ def column_marginals(cost, epsilon, penalty, x, xhat):
         return out
     tau = penalty / epsilon
     phi = tau / (tau + 1)
-    log_kernel = -cost[np.ix_(alive, support)] / epsilon - 1
     log_x, log_xhat = np.log(x[support]), np.log(xhat[alive])
+    # Relative to what the entropy is: the measure (xhat x' / m)^sharpness.
+    reference = log_xhat[:, None] + log_x - np.log(x.sum())
+    log_kernel = -cost[np.ix_(alive, support)] / epsilon - 1 + sharpness * (1 + reference)
 
     def residual(a):
         log_kv = logsumexp(log_kernel + a, axis=1)
@@ -44,19 +46,20 @@ def column_marginals(cost, epsilon, penalty, x, xhat):
     return out
 
 
-def marginals(X, model, costs, epsilon, penalty):
+def marginals(X, model, costs, epsilon, penalty, sharpness=0.0):
     """Return the row marginals of each mode, as tensors."""
     found = []
     for mode, cost in enumerate(costs):
         if cost is None:
             tau = penalty / epsilon
-            both = np.where((X > 0) & (model > 0), X * model, 1.0)
-            plan = np.exp((tau * np.log(both) - 1) / (1 + 2 * tau))
-            found.append(np.where((X > 0) & (model > 0), plan, 0.0))
+            both = (X > 0) & (model > 0)
+            own, theirs = np.where(both, X, 1.0), np.where(both, model, 1.0)
+            logs = tau * np.log(own) + (tau + sharpness) * np.log(theirs) + sharpness - 1
+            found.append(np.where(both, np.exp(logs / (1 + 2 * tau)), 0.0))
             continue
         data, columns = unfold(X, mode), unfold(model, mode)
         result = [
-            column_marginals(cost, epsilon, penalty, x, xhat)
+            column_marginals(cost, epsilon, penalty, x, xhat, sharpness)
             for x, xhat in zip(data.T, columns.T, strict=True)
         ]
         found.append(fold(np.array(result).T, mode, X.shape))
@@ -67,19 +70,19 @@ def model_of(factors):
     return fold(factors[0] @ khatri_rao(factors[1:]).T, 0, [len(f) for f in factors])
 
 
-def objective(X, factors, costs, epsilon, penalty):
+def objective(X, factors, costs, epsilon, penalty, sharpness=0.0):
     """Return eq. 7 at the optimal transports, in its closed form."""
     model = model_of(factors)
-    moved = sum(part.sum() for part in marginals(X, model, costs, epsilon, penalty))
-    both = model.sum() + X.sum()
-    return X.ndim * penalty * both - (2 * penalty + epsilon) * moved
+    moved = sum(part.sum() for part in marginals(X, model, costs, epsilon, penalty, sharpness))
+    both = (penalty + sharpness * epsilon) * model.sum() + penalty * X.sum()
+    return X.ndim * both - (2 * penalty + epsilon) * moved
 
 
 def sweeps(X, factors, costs, weights, inner_iter):
     """Return the factors after the transports and some sweeps of multiplicative updates."""
-    epsilon, penalty = weights
+    epsilon, penalty, sharpness = (*weights, 0.0)[:3]
     # The power by which marginals follow the model at least, in what bounds the objective.
-    follow = penalty / (2 * penalty + epsilon)
+    follow = (penalty + sharpness * epsilon) / (2 * penalty + epsilon)
     model = model_of(factors)
     total = sum(marginals(X, model, costs, *weights))
     total = np.divide(total, model**follow, out=np.zeros_like(model), where=model > 0)

@@ -7,8 +7,9 @@ marginals of mode :math:`n` (eq. 18 and 19). That bound is loose: if the model c
 :math:`w_i`. Since :math:`z \log z` is convex, the divergence of the column sums is at most what it
 is row by row, and the objective of the best such plan at most
 
-.. math:: \lambda \sum \hat x' + \text{const} - (2 \lambda + \epsilon) \sum_i \Delta_i w_i,
-    \qquad w_i = (\hat x'_i / \hat x_i)^f, \quad f = \frac{\lambda}{2 \lambda + \epsilon},
+.. math:: (\lambda + \alpha \epsilon) \sum \hat x' + \text{const}
+    - (2 \lambda + \epsilon) \sum_i \Delta_i w_i, \qquad w_i = (\hat x'_i / \hat x_i)^f, \quad
+    f = \frac{\lambda + \alpha \epsilon}{2 \lambda + \epsilon},
 
 with equality where nothing changed. Along a component this is convex in each entry, and a
 multiplicative update with a power never raises it:
@@ -19,8 +20,8 @@ multiplicative update with a power never raises it:
 
 with :math:`K_m` the Khatri-Rao product of the other factors. Where the transports are not solved,
 :math:`f = 0`, and this is the paper's eq. 19 but for the factor :math:`N`, which that lacks. The
-denominator counts all columns, also those without a nonzero: what the model puts there costs
-:math:`\lambda` times its mass. What is held are the marginals relative to the model that they
+denominator counts all columns, also those without a nonzero: what the model puts there costs as
+much as elsewhere. What is held are the marginals relative to the model that they
 belong to, :math:`\Delta_n \hat X^{-f}`.
 
 The sum of the marginals is held as a dense tensor where that is smaller than the fibres, and

@@ -12,7 +12,11 @@ transports it has the closed form
 .. math:: F = N \lambda \Big(\sum \hat X + \sum X\Big)
     - (2 \lambda + \epsilon) \sum_n \sum \Delta_n,
 
-where :math:`\Delta_n` holds the row marginals :math:`T 1`. A column of zeros has no transport.
+where :math:`\Delta_n` holds the row marginals :math:`T 1`. With a sharpness :math:`\alpha` the
+entropy is :math:`\epsilon \sum T (\log T - \alpha \log(\hat x x^T / m) - \alpha) + \alpha
+\epsilon \sum \hat x`, :math:`m` the mass of :math:`x`, and the model's mass weighs
+:math:`\lambda + \alpha \epsilon` in the closed form. That is so in columns of zeros too, the limit
+of a mass that vanishes. A column of zeros has no transport.
 Along a mode of separate entries nothing is transported from one to another: its transports are
 numbers, at the nonzeros.
 """
@@ -118,6 +122,8 @@ class TransportSettings:
     penalty: float
     #: None for exact transports; otherwise the number of steps of Sinkhorn's iteration.
     n_steps: int | None = None
+    #: The power of the reference of the entropy.
+    sharpness: float = 0.0
 
     @property
     def is_exact(self) -> bool:
@@ -132,7 +138,12 @@ class TransportSettings:
     @property
     def follow(self) -> float:
         """The power by which marginals surely follow the model: see ``marginals``."""
-        return self.tau / (2.0 * self.tau + 1.0) if self.is_exact else 0.0
+        return (self.tau + self.sharpness) / (2.0 * self.tau + 1.0) if self.is_exact else 0.0
+
+    @property
+    def model_weight(self) -> float:
+        """What a unit of mass of the model costs, wherever it is."""
+        return self.penalty + self.sharpness * self.epsilon
 
     @property
     def decrease_per_mass(self) -> float:
@@ -260,7 +271,12 @@ class TransportProblem(FitData):
         self.n_separate = len(self.shape) - len(moving)
         self.fibres = [find_nonzero_fibres(tensor, mode) for mode in moving]
         self.transports = transports or [
-            FibreTransport(cost, epsilon=settings.epsilon, marginal_penalty=settings.penalty)
+            FibreTransport(
+                cost,
+                epsilon=settings.epsilon,
+                marginal_penalty=settings.penalty,
+                sharpness=settings.sharpness,
+            )
             for cost in costs
             if cost is not None
         ]
@@ -345,8 +361,8 @@ class TransportProblem(FitData):
             decreases += [decrease for decrease, _ in results]
             unsolved += sum(count for _, count in results)
         mass = float(component_masses(factors).sum())
-        whole = len(self.shape) * settings.penalty * (mass + self.total)
-        return Evaluation(whole - fsum(decreases), solved, marginals, unsolved)
+        whole = settings.model_weight * mass + settings.penalty * self.total
+        return Evaluation(len(self.shape) * whole - fsum(decreases), solved, marginals, unsolved)
 
     def _separate_marginals(
         self, factors: Sequence[NDArray[Any]]
@@ -407,13 +423,14 @@ class TransportProblem(FitData):
 def separate_marginals(
     x: NDArray[Any], model: NDArray[Any], settings: TransportSettings
 ) -> NDArray[np.float64]:
-    r"""Return the transports of single entries, :math:`T^{2 \tau + 1} = (x \hat x)^\tau / e`.
+    r"""Return the transports of single entries.
 
-    With :math:`\tau = \lambda / \epsilon`.
+    :math:`T^{2 \tau + 1} = x^\tau \hat x^{\tau + \alpha} e^{\alpha - 1}`, with
+    :math:`\tau = \lambda / \epsilon`.
     """
-    tau = settings.tau
+    tau, alpha = settings.tau, settings.sharpness
     # The product may leave the range of the numbers; the sum of the logarithms does not.
     with np.errstate(divide="ignore"):
-        logs = np.log(x, dtype=np.float64) + np.log(model, dtype=np.float64)
-    plan: NDArray[np.float64] = np.exp((tau * logs - 1.0) / (2.0 * tau + 1.0))
+        logs = tau * np.log(x, dtype=np.float64) + (tau + alpha) * np.log(model, dtype=np.float64)
+    plan: NDArray[np.float64] = np.exp((logs + alpha - 1.0) / (2.0 * tau + 1.0))
     return plan
