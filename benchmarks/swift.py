@@ -152,7 +152,8 @@ def race_run(data: SwiftProblem, rank: int, *, plain: bool = False) -> Run:
                         break
                     state = racer.step(state)
                 else:
-                    raise RuntimeError("The objective was not reached.")
+                    message = "The objective was not reached."
+                    raise RuntimeError(message)
 
     return run
 
