@@ -439,6 +439,17 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
             "direct, NumPy": partial(swift.reference_run, name="direct_iteration"),
         },
     ),
+    # Of the size of a ward: 25 diagnoses and 25 drugs of each of 100 patients.
+    "SWIFT to an objective, 100x600x600, 75k nonzeros, R=10": (
+        partial(swift.records, (100, 600, 600), 60_000),
+        10,
+        1,
+        {
+            "polyad": swift.race_run,
+            "plain alternation": partial(swift.race_run, plain=True),
+            "PoissonCP, a fit": swift.poisson_run,
+        },
+    ),
 }
 
 #: What takes minutes, by the beginning of the case and of the library.

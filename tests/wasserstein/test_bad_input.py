@@ -139,3 +139,8 @@ def test_data_without_mass_gives_a_zero_model():
     with pytest.warns(UserWarning, match="every entry is zero"):
         model = WassersteinCP(2, random_state=0).fit(np.zeros((4, 3, 3)))
     assert (model.transform(X[:4, :3, :3]) == 0).all()
+
+
+def test_the_published_steps_have_no_sharpness():
+    with pytest.raises(InvalidInputError, match="sharpness=0"):
+        WassersteinCP(2, transport="sinkhorn", sharpness=0.5).fit(X)

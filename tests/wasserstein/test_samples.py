@@ -79,13 +79,19 @@ def test_samples_are_solved_for_in_batches_where_memory_is_short(fitted, monkeyp
     assert sum(sizes) == len(X)
 
 
-def test_a_row_is_at_the_minimum_of_eq_20(fitted):
+@pytest.mark.parametrize("sharpness", [0.0, 0.6])
+def test_a_row_is_at_the_minimum_of_eq_20(fitted, sharpness, tmp_path):
     X, model = fitted
+    if sharpness:
+        sharp = clone(model).set_params(sharpness=sharpness).fit(X)
+        sharp.save(tmp_path / "model.zip")
+        model = polyad.load(tmp_path / "model.zip")
     sample = X[:1]
 
     def loss(row):
         factors = [np.maximum(row, 0.0)[None], *model.factors_[1:]]
-        return twin.objective(sample, factors, model.costs_, model.epsilon, model.marginal_penalty)
+        weights = model.epsilon, model.marginal_penalty, sharpness
+        return twin.objective(sample, factors, model.costs_, *weights)
 
     row = model.transform(sample)[0]
     best = minimize(loss, row, method="L-BFGS-B", bounds=[(0.0, None)] * 3)

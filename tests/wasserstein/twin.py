@@ -7,7 +7,7 @@ from polyad.tensor import fold, khatri_rao, unfold
 from polyad.transport import cosine_cost
 
 
-def column_marginals(cost, epsilon, penalty, x, xhat):
+def column_marginals(cost, epsilon, penalty, x, xhat, sharpness=0.0):
     """Return the row sums of the optimal plan between a model column and a data column."""
     out = np.zeros_like(xhat)
     support, alive = x > 0, xhat > 0
@@ -15,8 +15,10 @@ def column_marginals(cost, epsilon, penalty, x, xhat):
         return out
     tau = penalty / epsilon
     phi = tau / (tau + 1)
-    log_kernel = -cost[np.ix_(alive, support)] / epsilon - 1
     log_x, log_xhat = np.log(x[support]), np.log(xhat[alive])
+    # Relative to what the entropy is: the measure (xhat x' / m)^sharpness.
+    reference = log_xhat[:, None] + log_x - np.log(x.sum())
+    log_kernel = -cost[np.ix_(alive, support)] / epsilon - 1 + sharpness * (1 + reference)
 
     def residual(a):
         log_kv = logsumexp(log_kernel + a, axis=1)
@@ -44,19 +46,20 @@ def column_marginals(cost, epsilon, penalty, x, xhat):
     return out
 
 
-def marginals(X, model, costs, epsilon, penalty):
+def marginals(X, model, costs, epsilon, penalty, sharpness=0.0):
     """Return the row marginals of each mode, as tensors."""
     found = []
     for mode, cost in enumerate(costs):
         if cost is None:
             tau = penalty / epsilon
-            both = np.where((X > 0) & (model > 0), X * model, 1.0)
-            plan = np.exp((tau * np.log(both) - 1) / (1 + 2 * tau))
-            found.append(np.where((X > 0) & (model > 0), plan, 0.0))
+            both = (X > 0) & (model > 0)
+            own, theirs = np.where(both, X, 1.0), np.where(both, model, 1.0)
+            logs = tau * np.log(own) + (tau + sharpness) * np.log(theirs) + sharpness - 1
+            found.append(np.where(both, np.exp(logs / (1 + 2 * tau)), 0.0))
             continue
         data, columns = unfold(X, mode), unfold(model, mode)
         result = [
-            column_marginals(cost, epsilon, penalty, x, xhat)
+            column_marginals(cost, epsilon, penalty, x, xhat, sharpness)
             for x, xhat in zip(data.T, columns.T, strict=True)
         ]
         found.append(fold(np.array(result).T, mode, X.shape))
@@ -67,26 +70,52 @@ def model_of(factors):
     return fold(factors[0] @ khatri_rao(factors[1:]).T, 0, [len(f) for f in factors])
 
 
-def objective(X, factors, costs, epsilon, penalty):
+def objective(X, factors, costs, epsilon, penalty, sharpness=0.0):
     """Return eq. 7 at the optimal transports, in its closed form."""
     model = model_of(factors)
-    moved = sum(part.sum() for part in marginals(X, model, costs, epsilon, penalty))
-    both = model.sum() + X.sum()
-    return X.ndim * penalty * both - (2 * penalty + epsilon) * moved
+    moved = sum(part.sum() for part in marginals(X, model, costs, epsilon, penalty, sharpness))
+    both = (penalty + sharpness * epsilon) * model.sum() + penalty * X.sum()
+    return X.ndim * both - (2 * penalty + epsilon) * moved
 
 
-def iteration(X, factors, costs, weights, inner_iter):
+def sweeps(X, factors, costs, weights, inner_iter):
     """Return the factors after the transports and some sweeps of multiplicative updates."""
-    total = sum(marginals(X, model_of(factors), costs, *weights))
+    epsilon, penalty, sharpness = (*weights, 0.0)[:3]
+    # The power by which marginals follow the model at least, in what bounds the objective.
+    follow = (penalty + sharpness * epsilon) / (2 * penalty + epsilon)
+    model = model_of(factors)
+    total = sum(marginals(X, model, costs, *weights))
+    total = np.divide(total, model**follow, out=np.zeros_like(model), where=model > 0)
     factors = list(factors)
     for _ in range(inner_iter):
         for mode in (*range(1, X.ndim), 0):
             others = [f for k, f in enumerate(factors) if k != mode]
-            model = model_of(factors)
-            ratio = unfold(np.divide(total, model, out=np.zeros_like(model), where=model > 0), mode)
-            below = X.ndim * np.prod([f.sum(axis=0) for f in others], axis=0)
-            factors[mode] = factors[mode] * (ratio @ khatri_rao(others)) / below
+            below = model_of(factors) ** (1 - follow)
+            ratio = unfold(np.divide(total, below, out=np.zeros_like(below), where=below > 0), mode)
+            step = ratio @ khatri_rao(others) / X.ndim / np.prod([f.sum(axis=0) for f in others], 0)
+            factors[mode] = factors[mode] * step ** (1 / (1 - follow))
     return factors
+
+
+def iterations(X, factors, costs, weights, inner_iter, n_iter):
+    """Return the factors after some iterations, with the objective before each and at the end."""
+    momentum, gain = 0.5, 0.0
+    found = [objective(X, factors, costs, *weights)]
+    for _ in range(n_iter):
+        swept = sweeps(X, factors, costs, weights, inner_iter)
+        # What is zero stays zero.
+        pairs = zip(swept, factors, strict=True)
+        more = [(new / np.where(old > 0, old, 1)) ** momentum for new, old in pairs]
+        farther = [new * np.clip(power, 0.1, 10) for new, power in zip(swept, more, strict=True)]
+        ends = [objective(X, end, costs, *weights) for end in (farther, swept)]
+        is_good = found[-1] - ends[0] > 0.1 * gain
+        if not is_good and ends[0] >= ends[1]:
+            factors, momentum = swept, momentum / 2
+        else:
+            factors, momentum = farther, min(1.2 * momentum, 4.0) if is_good else momentum
+        found.append(ends[0] if factors is farther else ends[1])
+        gain = found[-2] - found[-1]
+    return factors, found
 
 
 def small_data(shape=(12, 6, 5), seed=0, density=0.3):

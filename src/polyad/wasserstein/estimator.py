@@ -199,9 +199,16 @@ class WassersteinCP(CPFamily):
     marginal_penalty : float, default=0.3
         The weight of the divergences (the paper's :math:`\lambda`): mass is not moved but made or
         lost where moving it costs more than about this.
+    sharpness : float, default=0.0
+        From 0 to 1, how much of the blur of the entropy is taken out: the entropy is relative to
+        :math:`(\hat x x^T / m)^\alpha`, :math:`m` the mass of :math:`x`. At 0, the paper's, the
+        model of an entry is spread over all that are near. With more, components name fewer labels.
+        On development articles and patients 0.5 took half of the labels or more away, with hidden
+        entries ranked about as well but scores no better (``experiments/swift``): the default
+        stays the paper's.
     transport : {'exact', 'sinkhorn'}, default='exact'
         Whether transports are solved to the end, or by the published number of steps, for
-        comparison.
+        comparison, which need ``sharpness=0``.
     sinkhorn_iter : int, default=25
         The number of steps of ``transport='sinkhorn'``.
     inner_iter : int, default=2
@@ -276,6 +283,7 @@ class WassersteinCP(CPFamily):
         "costs": [object],
         "epsilon": [Interval(Real, 0, None, closed="neither")],
         "marginal_penalty": [Interval(Real, 0, None, closed="neither")],
+        "sharpness": [Interval(Real, 0, 1, closed="both")],
         "transport": [StrOptions({"exact", "sinkhorn"})],
         "sinkhorn_iter": [Interval(Integral, 1, None, closed="left")],
         "inner_iter": [Interval(Integral, 1, None, closed="left")],
@@ -289,6 +297,7 @@ class WassersteinCP(CPFamily):
         costs: Any = None,
         epsilon: float = 0.3,
         marginal_penalty: float = 0.3,
+        sharpness: float = 0.0,
         transport: str = "exact",
         sinkhorn_iter: int = 25,
         inner_iter: int = 2,
@@ -310,6 +319,7 @@ class WassersteinCP(CPFamily):
         self.costs = costs
         self.epsilon = epsilon
         self.marginal_penalty = marginal_penalty
+        self.sharpness = sharpness
         self.transport = transport
         self.sinkhorn_iter = sinkhorn_iter
         self.inner_iter = inner_iter
@@ -345,6 +355,12 @@ class WassersteinCP(CPFamily):
         return -found.objective / given.shape[0]
 
     def _problem(self, given: TensorInput) -> TransportProblem:
+        if self.transport == "sinkhorn" and self.sharpness > 0:
+            message = (
+                f"transport='sinkhorn' makes the published steps, which have no sharpness, got "
+                f"{self.sharpness!r}. Set sharpness=0 or transport='exact'."
+            )
+            raise InvalidInputError(message)
         tensor = read_nonnegative(given)
         rules = rules_of(self.costs, given)
         moving = [not is_separate(rule) for rule in rules]
@@ -389,7 +405,10 @@ class WassersteinCP(CPFamily):
 
     def _make_problem(self, tensor: SparseTensor, costs: Any, memory: float) -> TransportProblem:
         n_steps = int(self.sinkhorn_iter) if self.transport == "sinkhorn" else None
-        settings = TransportSettings(float(self.epsilon), float(self.marginal_penalty), n_steps)
+        sharpness = float(self.sharpness)
+        settings = TransportSettings(
+            float(self.epsilon), float(self.marginal_penalty), n_steps, sharpness
+        )
         return TransportProblem(tensor, costs, settings, memory)
 
     def _memory(self, tensor: SparseTensor, given: TensorInput, moving: list[bool]) -> float:

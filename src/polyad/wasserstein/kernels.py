@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.core.compiled import kernel, part
+from polyad.core.vector_math import fast_exp, fast_log
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,15 +32,32 @@ def add_fibres(
             cell += stride
 
 
+@kernel
+def relate(marginals: NDArray[Any], model: NDArray[Any], power: float) -> None:
+    """Divide marginals by a power of the model, and make them zero where that is zero."""
+    n, m = model.shape
+    exponent = -model.dtype.type(power)
+    for j in range(n):
+        for i in range(m):
+            divisor = model[j, i]
+            # The product is a zero of its type.
+            scale = fast_exp(exponent * fast_log(divisor)) if divisor > 0 else 0 * divisor
+            marginals[j, i] *= scale
+
+
 @part
-def divide_into(above: NDArray[Any], below: NDArray[Any]) -> None:
-    """Replace ``below``, which is not negative, by ``above / below``, and by zero where zero."""
+def divide_into(above: NDArray[Any], below: NDArray[Any], power: float) -> None:
+    """Replace ``below``, which is not negative, by ``above / below^power``, and by zero where zero.
+
+    In place: only then the compiler sees that it may use vectors.
+    """
     n, m = below.shape
+    exponent = -below.dtype.type(power)
     for j in range(n):
         for i in range(m):
             divisor = below[j, i]
-            # The product is a zero of its type.
-            below[j, i] = above[j, i] / divisor if divisor > 0 else 0 * divisor
+            inverse = fast_exp(exponent * fast_log(divisor))
+            below[j, i] = above[j, i] * inverse if divisor > 0 else 0 * divisor
 
 
 @kernel
@@ -49,9 +67,10 @@ def add_fibre_ratios(
     factors: Stack,
     along: tuple[int, NDArray[Any], NDArray[Any]],
     place: tuple[int, int],
+    power: float,
     out: NDArray[np.float64],
 ) -> None:
-    """Add ``marginals / model`` in a block of fibres, times the rows of the other factors.
+    """Add ``marginals / model^power`` in a block of fibres, times the rows of the other factors.
 
     ``along`` is the mode along which the fibres run, its factor, and that transposed; ``place`` is
     the mode whose rows are summed, and the first fibre of the block.
@@ -75,7 +94,7 @@ def add_fibre_ratios(
                 for r in range(rank):
                     products[j, r] *= factors.rows[i, r]
         np.dot(products[:n], transposed, model[:n])
-        divide_into(marginals[start : start + n], model[:n])
+        divide_into(marginals[start : start + n], model[:n], power)
         if mode == own_mode:
             np.dot(model[:n].T, products[:n], sums)
             for i in range(length):
@@ -116,9 +135,10 @@ def add_nonzero_ratios(
     coords: NDArray[Any],
     factors: Stack,
     place: tuple[int, int, int],
+    power: float,
     out: NDArray[np.float64],
 ) -> None:
-    """Add ``marginals / model`` at some nonzeros, times the rows of the other factors.
+    """Add ``marginals / model^power`` at some nonzeros, times the rows of the other factors.
 
     ``place`` is the mode whose rows are summed, and the nonzeros to sum over.
     """
@@ -139,6 +159,6 @@ def add_nonzero_ratios(
         for r in range(rank):
             model += others[r] * rows[own, r]
         if model > 0:
-            ratio = marginals[p] / model
+            ratio = marginals[p] * fast_exp(-power * fast_log(model))
             for r in range(rank):
                 out[target, r] += ratio * others[r]

@@ -2,14 +2,27 @@ r"""The marginals of SWIFT's transports, and the factor updates that they ask fo
 
 With the transports held, the objective depends on the factors through
 :math:`\lambda \sum_n \mathrm{KL}(\Delta_n \| \hat X)`, where :math:`\Delta_n` is the tensor of row
-marginals of mode :math:`n`. That is :math:`N` times the divergence of one nonnegative tensor
-:math:`\tfrac1N \sum_n \Delta_n` from the model, so a multiplicative update never raises it:
+marginals of mode :math:`n` (eq. 18 and 19). That bound is loose: if the model changes from
+:math:`\hat x` to :math:`\hat x'`, the row :math:`i` of a plan may be multiplied by some
+:math:`w_i`. Since :math:`z \log z` is convex, the divergence of the column sums is at most what it
+is row by row, and the objective of the best such plan at most
 
-.. math:: A_m \leftarrow A_m * \frac{\big(\sum_n \Delta_n / \hat X\big)_{(m)} K_m}{N\, 1^T K_m},
+.. math:: (\lambda + \alpha \epsilon) \sum \hat x' + \text{const}
+    - (2 \lambda + \epsilon) \sum_i \Delta_i w_i, \qquad w_i = (\hat x'_i / \hat x_i)^f, \quad
+    f = \frac{\lambda + \alpha \epsilon}{2 \lambda + \epsilon},
 
-with :math:`K_m` the Khatri-Rao product of the other factors. The paper's eq. 19 lacks the factor
-:math:`N`. The denominator counts all columns, also those without a nonzero: what the model puts
-there costs :math:`\lambda` times its mass.
+with equality where nothing changed. Along a component this is convex in each entry, and a
+multiplicative update with a power never raises it:
+
+.. math:: A_m \leftarrow A_m * \left[ \frac{
+    \big(\sum_n \Delta_n \hat X^{-f} / \hat X'^{\,1 - f}\big)_{(m)} K_m}{N\, 1^T K_m}
+    \right]^{1 / (1 - f)},
+
+with :math:`K_m` the Khatri-Rao product of the other factors. Where the transports are not solved,
+:math:`f = 0`, and this is the paper's eq. 19 but for the factor :math:`N`, which that lacks. The
+denominator counts all columns, also those without a nonzero: what the model puts there costs as
+much as elsewhere. What is held are the marginals relative to the model that they
+belong to, :math:`\Delta_n \hat X^{-f}`.
 
 The sum of the marginals is held as a dense tensor where that is smaller than the fibres, and
 fibre by fibre otherwise.
@@ -50,15 +63,21 @@ class Marginals(ABC):
     """The row marginals of the transports of all modes, summed over the modes.
 
     ``fibres`` are those of the modes along which mass moves; ``entries`` are the marginals of the
-    modes along which nothing moves, summed, at the nonzeros.
+    modes along which nothing moves, summed, at the nonzeros. All of them are relative to the model
+    to the power ``follow``.
     """
 
     def __init__(
-        self, tensor: SparseTensor, fibres: Sequence[ModeFibres], entries: NDArray[Any] | None
+        self,
+        tensor: SparseTensor,
+        fibres: Sequence[ModeFibres],
+        entries: NDArray[Any] | None,
+        follow: float,
     ) -> None:
         self.tensor = tensor
         self.fibres = fibres
         self.entries = entries
+        self.follow = follow
 
     @abstractmethod
     def add_block(self, number: int, block: int, marginals: NDArray[Any]) -> None:
@@ -73,9 +92,13 @@ class DenseMarginals(Marginals):
     """The sum as a dense tensor, where that is smaller than the fibres of all modes."""
 
     def __init__(
-        self, tensor: SparseTensor, fibres: Sequence[ModeFibres], entries: NDArray[Any] | None
+        self,
+        tensor: SparseTensor,
+        fibres: Sequence[ModeFibres],
+        entries: NDArray[Any] | None,
+        follow: float,
     ) -> None:
-        super().__init__(tensor, fibres, entries)
+        super().__init__(tensor, fibres, entries, follow)
         self.total = np.zeros(tensor.shape, tensor.dtype)
         if entries is not None:
             self.total[tensor.coords] = entries
@@ -102,7 +125,8 @@ class DenseMarginals(Marginals):
             partial = np.zeros(factors[mode].shape)
             coords = np.zeros((len(own), stop - start), np.int64)
             coords[:-1] = np.unravel_index(np.arange(start, stop), self.total.shape[:-1])
-            add_fibre_ratios(fibres[start:stop], coords, stacked, along, (mode, 0), partial)
+            place, power = (mode, 0), 1.0 - self.follow
+            add_fibre_ratios(fibres[start:stop], coords, stacked, along, place, power, partial)
             return partial
 
         return _sum_of_parts(part, len(fibres), max(1, _MIN_CELLS // fibres.shape[1]))
@@ -120,10 +144,12 @@ class FibreMarginals(Marginals):
         tensor: SparseTensor,
         fibres: Sequence[ModeFibres],
         entries: NDArray[Any] | None,
+        follow: float,
+        *,
         recompute: Callable[[int, int], NDArray[Any]],
         memory: float,
     ) -> None:
-        super().__init__(tensor, fibres, entries)
+        super().__init__(tensor, fibres, entries, follow)
         self._recompute = recompute
         self._coords = np.asarray(tensor.coords)
         self._kept: dict[tuple[int, int], NDArray[Any]] = {}
@@ -163,8 +189,8 @@ class FibreMarginals(Marginals):
                 marginals = self._kept.get((number, block))
                 if marginals is None:
                     marginals = self._recompute(number, block)
-                place = (mode, fibres.blocks[block][0])
-                add_fibre_ratios(marginals, fibres.coords, factors, along, place, partial)
+                place, power = (mode, fibres.blocks[block][0]), 1.0 - self.follow
+                add_fibre_ratios(marginals, fibres.coords, factors, along, place, power, partial)
             return partial
 
         return _sum_of_parts(part, len(fibres.blocks), 1)
@@ -175,7 +201,8 @@ class FibreMarginals(Marginals):
 
         def part(start: int, stop: int) -> NDArray[np.float64]:
             partial = np.zeros(shape)
-            add_nonzero_ratios(entries, self._coords, factors, (mode, start, stop), partial)
+            place, power = (mode, start, stop), 1.0 - self.follow
+            add_nonzero_ratios(entries, self._coords, factors, place, power, partial)
             return partial
 
         return _sum_of_parts(part, self.tensor.nnz, _MIN_NONZEROS)
@@ -191,8 +218,9 @@ def updated_factor(
 ) -> NDArray[np.float64]:
     """Return the factor of a mode after one multiplicative update."""
     masses = component_masses([factor for k, factor in enumerate(factors) if k != mode])
-    factor: NDArray[np.float64] = factors[mode] * marginals.numerator(factors, mode)
-    return factor * inverse_masses(len(factors) * masses)
+    ratio = marginals.numerator(factors, mode) * inverse_masses(len(factors) * masses)
+    factor: NDArray[np.float64] = factors[mode] * ratio ** (1.0 / (1.0 - marginals.follow))
+    return factor
 
 
 def component_masses(factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:

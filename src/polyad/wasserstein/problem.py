@@ -12,7 +12,11 @@ transports it has the closed form
 .. math:: F = N \lambda \Big(\sum \hat X + \sum X\Big)
     - (2 \lambda + \epsilon) \sum_n \sum \Delta_n,
 
-where :math:`\Delta_n` holds the row marginals :math:`T 1`. A column of zeros has no transport.
+where :math:`\Delta_n` holds the row marginals :math:`T 1`. With a sharpness :math:`\alpha` the
+entropy is :math:`\epsilon \sum T (\log T - \alpha \log(\hat x x^T / m) - \alpha) + \alpha
+\epsilon \sum \hat x`, :math:`m` the mass of :math:`x`, and the model's mass weighs
+:math:`\lambda + \alpha \epsilon` in the closed form. That is so in columns of zeros too, the limit
+of a mass that vanishes. A column of zeros has no transport.
 Along a mode of separate entries nothing is transported from one to another: its transports are
 numbers, at the nonzeros.
 """
@@ -36,6 +40,7 @@ from polyad.tensor.fibres import sorting_order
 from polyad.tensor.kernels import find_fibres
 from polyad.tensor.sparse import SparseTensor
 from polyad.transport.fibres import FibreTransport, SparseFibres
+from polyad.wasserstein.kernels import relate
 from polyad.wasserstein.marginals import DenseMarginals, FibreMarginals, Marginals, component_masses
 
 if TYPE_CHECKING:
@@ -117,6 +122,8 @@ class TransportSettings:
     penalty: float
     #: None for exact transports; otherwise the number of steps of Sinkhorn's iteration.
     n_steps: int | None = None
+    #: The power of the reference of the entropy.
+    sharpness: float = 0.0
 
     @property
     def is_exact(self) -> bool:
@@ -129,6 +136,16 @@ class TransportSettings:
         return self.penalty / self.epsilon
 
     @property
+    def follow(self) -> float:
+        """The power by which marginals surely follow the model: see ``marginals``."""
+        return (self.tau + self.sharpness) / (2.0 * self.tau + 1.0) if self.is_exact else 0.0
+
+    @property
+    def model_weight(self) -> float:
+        """What a unit of mass of the model costs, wherever it is."""
+        return self.penalty + self.sharpness * self.epsilon
+
+    @property
     def decrease_per_mass(self) -> float:
         """What a unit of mass that is transported saves, at the minimum."""
         return 2.0 * self.penalty + self.epsilon
@@ -138,7 +155,7 @@ class TransportSettings:
 class BlockTransport:
     """The transports of a block of fibres."""
 
-    #: (n_fibres, size): the row sums of the plans.
+    #: (n_fibres, size): the row sums of the plans, relative to the model.
     marginals: NDArray[Any]
     #: By how much the plans are cheaper than to transport nothing.
     decrease: float
@@ -254,7 +271,12 @@ class TransportProblem(FitData):
         self.n_separate = len(self.shape) - len(moving)
         self.fibres = [find_nonzero_fibres(tensor, mode) for mode in moving]
         self.transports = transports or [
-            FibreTransport(cost, epsilon=settings.epsilon, marginal_penalty=settings.penalty)
+            FibreTransport(
+                cost,
+                epsilon=settings.epsilon,
+                marginal_penalty=settings.penalty,
+                sharpness=settings.sharpness,
+            )
             for cost in costs
             if cost is not None
         ]
@@ -322,10 +344,9 @@ class TransportProblem(FitData):
         """Solve all transports between the model and the data, from given potentials."""
         own = [np.require(factor, self.dtype, "C") for factor in factors]
         solved = [potential.copy() for potential in potentials]
-        entries = self._separate_marginals(own)
+        entries, separate = self._separate_marginals(own)
         marginals = self._empty_marginals(own, solved, entries)
         settings = self.settings
-        separate = 0.0 if entries is None else float(entries.sum(dtype=np.float64))
         decreases = [settings.decrease_per_mass * separate]
         unsolved = 0
         for number, fibres in enumerate(self.fibres):
@@ -340,16 +361,20 @@ class TransportProblem(FitData):
             decreases += [decrease for decrease, _ in results]
             unsolved += sum(count for _, count in results)
         mass = float(component_masses(factors).sum())
-        whole = len(self.shape) * settings.penalty * (mass + self.total)
-        return Evaluation(whole - fsum(decreases), solved, marginals, unsolved)
+        whole = settings.model_weight * mass + settings.penalty * self.total
+        return Evaluation(len(self.shape) * whole - fsum(decreases), solved, marginals, unsolved)
 
-    def _separate_marginals(self, factors: Sequence[NDArray[Any]]) -> NDArray[Any] | None:
-        """Return the marginals of all modes along which nothing moves, at the nonzeros."""
+    def _separate_marginals(
+        self, factors: Sequence[NDArray[Any]]
+    ) -> tuple[NDArray[Any] | None, float]:
+        """Return those of all modes along which nothing moves, at the nonzeros, and their mass."""
         if not self.n_separate:
-            return None
+            return None, 0.0
         model = self.tensor.values_of(factors)
         plan = self.n_separate * separate_marginals(self.tensor.values, model, self.settings)
-        return plan.astype(self.dtype)
+        mass = float(plan.sum())
+        relate(plan[None], model.astype(np.float64)[None], self.settings.follow)
+        return plan.astype(self.dtype), mass
 
     def _empty_marginals(
         self,
@@ -358,13 +383,16 @@ class TransportProblem(FitData):
         entries: NDArray[Any] | None,
     ) -> Marginals:
         if self.is_dense:
-            return DenseMarginals(self.tensor, self.fibres, entries)
+            return DenseMarginals(self.tensor, self.fibres, entries, self.settings.follow)
 
         def recompute(number: int, block: int) -> NDArray[Any]:
             # From the solution, where it stays.
             return self._transport(number, block, factors, potentials).marginals
 
-        return FibreMarginals(self.tensor, self.fibres, entries, recompute, self.memory)
+        follow = self.settings.follow
+        return FibreMarginals(
+            self.tensor, self.fibres, entries, follow, recompute=recompute, memory=self.memory
+        )
 
     def _transport(
         self,
@@ -383,6 +411,7 @@ class TransportProblem(FitData):
         if settings.is_exact:
             found = transport.solve_block(nonzeros, model, own)
             decrease = settings.decrease_per_mass * float(found.masses.sum())
+            relate(found.marginals, model, settings.follow)
         else:
             found = transport.sinkhorn(nonzeros, model, n_steps=settings.n_steps or 0)
             both = model.sum(dtype=np.float64) + nonzeros.values.sum(dtype=np.float64)
@@ -394,13 +423,14 @@ class TransportProblem(FitData):
 def separate_marginals(
     x: NDArray[Any], model: NDArray[Any], settings: TransportSettings
 ) -> NDArray[np.float64]:
-    r"""Return the transports of single entries, :math:`T^{2 \tau + 1} = (x \hat x)^\tau / e`.
+    r"""Return the transports of single entries.
 
-    With :math:`\tau = \lambda / \epsilon`.
+    :math:`T^{2 \tau + 1} = x^\tau \hat x^{\tau + \alpha} e^{\alpha - 1}`, with
+    :math:`\tau = \lambda / \epsilon`.
     """
-    tau = settings.tau
+    tau, alpha = settings.tau, settings.sharpness
     # The product may leave the range of the numbers; the sum of the logarithms does not.
     with np.errstate(divide="ignore"):
-        logs = np.log(x, dtype=np.float64) + np.log(model, dtype=np.float64)
-    plan: NDArray[np.float64] = np.exp((tau * logs - 1.0) / (2.0 * tau + 1.0))
+        logs = tau * np.log(x, dtype=np.float64) + (tau + alpha) * np.log(model, dtype=np.float64)
+    plan: NDArray[np.float64] = np.exp((logs + alpha - 1.0) / (2.0 * tau + 1.0))
     return plan

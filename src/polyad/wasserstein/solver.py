@@ -4,9 +4,11 @@ Problem
     Minimise eq. 7 (see ``problem``) over the transports of every fibre of every mode and over
     nonnegative factors.
 Update
-    The transports of all modes to the model as it is; then, with them held, a few sweeps
-    of multiplicative updates over the factors (see ``marginals``), mode 0, the samples, last. Both
-    lower the objective or leave it, if the transports are exact.
+    The transports of all modes to the model as it is; then a few sweeps of multiplicative updates
+    over the factors (see ``marginals``), mode 0, the samples, last. Both lower the objective or
+    leave it, if the transports are exact. What the sweeps changed is then done again to a power,
+    the momentum, which grows while that lowers the objective as well as the steps before; where it
+    does not, the sweeps alone are taken if they are better, and the momentum is halved.
 Stopping
     The driver's: relative change of the objective, which is known in closed form.
 Cost per iteration
@@ -21,13 +23,15 @@ How this differs from Afshar et al. (2021), "SWIFT":
 2. The factor update has the missing factor N in its divisor (eq. 19). Without it every sweep fits
    the sum of the N marginals.
 3. The objective is evaluated at every iteration; with exact transports it never rises.
-4. Two factor sweeps follow each transport: the same objective is reached in less time.
+4. Several factor sweeps follow each transport. In them the marginals follow the model by the power
+   that is sure (see ``marginals``), where the paper holds them; and steps are extrapolated. The
+   same objective is reached with a quarter of the transports.
 5. Along a mode nothing need move ("separate"): then samples do not depend on each other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,12 +51,18 @@ if TYPE_CHECKING:
 
 # The objective is a difference of sums as large as the mass of the data.
 _ROUNDING = {"float32": 2.0**-20, "float64": 2.0**-44}
+# The power to which a step is done again: at first, at most, and how it grows; no entry is changed
+# by more than this factor. A step that lowers the objective by less than this part of what the one
+# before did is compared with the sweeps alone: it may be at the other side of a valley.
+_MOMENTUM, _MAX_MOMENTUM, _GROWTH = 0.5, 4.0, 1.2
+_MAX_CHANGE = 10.0
+_POOR_PART = 0.1
 # Rows of samples: a round is so many transports, each with so many sweeps; a row is left after a
 # round that changed it by less than this part of its largest entry.
-_ROW_SWEEPS = 5
-_ROUND_LENGTH = 5
-_MAX_ROUNDS = 100
-_ROW_TOL = 1e-3
+_ROW_SWEEPS = 10
+_ROUND_LENGTH = 2
+_MAX_ROUNDS = 250
+_ROW_TOL = 5e-4
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,9 @@ class WassersteinState:
 
     factors: list[Array]
     potentials: list[Array]
+    #: The power of the next extrapolation, and by how much the last step lowered the objective.
+    momentum: float = _MOMENTUM
+    gain: float = 0.0
 
 
 class WassersteinSolver(FactorSolver[WassersteinState]):
@@ -76,6 +89,7 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
     ) -> None:
         super().__init__(problem, fixed_modes)
         self.inner_iter = inner_iter
+        self.extrapolates = problem.settings.is_exact
         # A published number of Sinkhorn's steps leaves the transports unsolved.
         self.promises_descent = problem.settings.is_exact
         # The samples come last, as in all of the family.
@@ -93,15 +107,39 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
         return WassersteinState(balance(own, self.free_modes), self.problem.cold_potentials())
 
     def step(self, state: WassersteinState) -> WassersteinState:
-        """Return the state after the transports and some sweeps over the factors."""
+        """Return the state after the transports, some sweeps over the factors and more of that."""
         found = self._evaluation(state)
-        factors = list(state.factors)
+        swept = list(state.factors)
         for _ in range(self.inner_iter):
             for mode in self.free_modes:
-                factors[mode] = updated_factor(found.marginals, factors, mode)
+                swept[mode] = updated_factor(found.marginals, swept, mode)
+        before, potentials = found.objective, found.potentials
         # The next evaluation has marginals of its own: these are not held beside them.
         self._latest = None
-        return WassersteinState(balance(factors, self.free_modes), found.potentials)
+        del found
+        plain = WassersteinState(balance(swept, self.free_modes), potentials)
+        if not self.extrapolates:
+            return plain
+        farther = [
+            new * _powers(new, old, state.momentum)
+            for new, old in zip(swept, state.factors, strict=True)
+        ]
+        more = WassersteinState(balance(farther, self.free_modes), potentials)
+        momentum = min(_GROWTH * state.momentum, _MAX_MOMENTUM)
+        gain = before - self._evaluation(more).objective
+        if not gain > _POOR_PART * state.gain:
+            self._latest = None
+            less = before - self._evaluation(plain).objective
+            if not gain > less:
+                return self._renamed(replace(plain, momentum=state.momentum / 2, gain=less))
+            momentum = state.momentum
+        return self._renamed(replace(more, momentum=momentum, gain=gain))
+
+    def _renamed(self, state: WassersteinState) -> WassersteinState:
+        """Return a state; what was found last is of it if it has the same factors."""
+        if self._latest is not None and self._latest[0].factors is state.factors:
+            self._latest = state, self._latest[1]
+        return state
 
     def objective(self, state: WassersteinState) -> float:
         """Return the value of eq. 7."""
@@ -119,7 +157,7 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
         if 0 not in self.free_modes:
             return state
         rows = solve_rows(self.problem, state.factors[1:])
-        return WassersteinState([rows, *state.factors[1:]], state.potentials)
+        return replace(state, factors=[rows, *state.factors[1:]])
 
     def factors(self, state: WassersteinState) -> list[Array]:
         """Return the factors in the type of the data."""
@@ -129,7 +167,7 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
         """Bring the arrays of a checkpoint to the layout that kernels need."""
         factors = [self.problem.asarray(factor) for factor in state.factors]
         potentials = [self.problem.asarray(potential) for potential in state.potentials]
-        return WassersteinState(factors, potentials)
+        return replace(state, factors=factors, potentials=potentials)
 
     def _evaluation(self, state: WassersteinState) -> Evaluation:
         if self._latest is None or self._latest[0] is not state:
@@ -138,28 +176,24 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
         return self._latest[1]
 
 
-class SampleRowsSolver(WassersteinSolver):
-    """The rows of samples for given other factors, by longer steps.
+def _powers(new: Array, old: Array, power: float) -> NDArray[np.float64]:
+    """Return ``(new / old)^power`` within bounds, and one where there was nothing."""
+    ratio = np.divide(new, old, out=np.ones_like(new), where=old > 0)
+    bounded: NDArray[np.float64] = np.clip(ratio**power, 1.0 / _MAX_CHANGE, _MAX_CHANGE)
+    return bounded
 
-    Near the minimum, the logarithm of the marginals follows that of the model by a part between
-    ``phi / (1 + phi)``, which is that of their mass, and ``phi = tau / (tau + 1)``. A step that
-    fits the model to the marginals as they are leaves this part of the error. One that is
-    ``1 + phi`` times as long leaves none of it in the first case, and never goes too far.
+
+class SampleRowsSolver(WassersteinSolver):
+    """The rows of samples for given other factors.
+
+    No step is extrapolated: whether that is for the better is decided for all rows together, and a
+    row would depend on the others.
     """
 
     def __init__(self, problem: TransportProblem) -> None:
         others = range(1, len(problem.shape))
         super().__init__(problem, inner_iter=_ROW_SWEEPS, fixed_modes=others)
-        tau = problem.settings.tau
-        # Transports that are not solved follow the model in another way.
-        self.phi = tau / (tau + 1.0) if problem.settings.is_exact else 0.0
-
-    def step(self, state: WassersteinState) -> WassersteinState:
-        """Return the state after the transports and some sweeps over the rows."""
-        old, new = self.problem.asarray(state.factors[0]), super().step(state)
-        rows = self.problem.asarray(new.factors[0])
-        ratio = np.divide(rows, old, out=np.ones_like(rows), where=old > 0)
-        return WassersteinState([rows * ratio**self.phi, *new.factors[1:]], new.potentials)
+        self.extrapolates = False
 
 
 def random_start(problem: TransportProblem, n_components: int, seed: int) -> list[Array]:

@@ -437,3 +437,54 @@ def test_bad_arguments_are_refused():
                 FibreTransport(cost, **{name: value})
     with pytest.raises(InvalidInputError, match="times epsilon"):
         FibreTransport(cost, epsilon=1e-14)
+
+
+def sharp_value(plan, cost, x, xhat, epsilon, penalty, sharpness):
+    """The objective of a plan, by its definition."""
+    reference = np.outer(xhat, x / x.sum())
+    entropy = plan * (np.log(plan) - sharpness * np.log(reference) - sharpness)
+    value = np.sum(cost * plan + epsilon * entropy) + sharpness * epsilon * xhat.sum()
+    for sums, wanted in ((plan.sum(axis=1), xhat), (plan.sum(axis=0), x)):
+        value += penalty * np.sum(sums * np.log(sums / wanted) - sums + wanted)
+    return value
+
+
+@pytest.mark.parametrize("n_nonzeros", [1, 4])
+@pytest.mark.parametrize(("epsilon", "penalty"), [(0.3, 0.3), (0.5, 0.05), (0.004, 1.0)])
+@pytest.mark.parametrize("sharpness", [0.25, 1.0])
+def test_sharpness_against_dense_sinkhorn(sharpness, epsilon, penalty, n_nonzeros):
+    """The last epsilon is for the careful kernel; Sinkhorn's steps are those of the definition."""
+    generator = np.random.default_rng(n_nonzeros)
+    cost = np.abs(np.subtract.outer(generator.random(7), generator.random(7)))
+    cost = (cost + cost.T) / 2
+    np.fill_diagonal(cost, 0.0)
+    support = np.sort(generator.choice(7, n_nonzeros, replace=False))
+    x, xhat = generator.gamma(1.0, 2.0, n_nonzeros), generator.gamma(1.0, 1.0, 7)
+    own = cost[:, support]
+    logs = -own / epsilon - 1 + sharpness
+    logs += sharpness * (np.log(xhat)[:, None] + np.log(x / x.sum()))
+    phi, g = penalty / (penalty + epsilon), np.zeros(n_nonzeros)
+    for _ in range(20_000):
+        f = phi * (np.log(xhat) - np.logaddexp.reduce(logs + g, axis=1))
+        last, g = g, phi * (np.log(x) - np.logaddexp.reduce(logs + f[:, None], axis=0))
+        if np.abs(g - last).max() < 1e-13:
+            break
+    plan = np.exp(logs + f[:, None] + g)
+    weights = {"epsilon": epsilon, "marginal_penalty": penalty, "sharpness": sharpness}
+    fibres = SparseFibres(np.array([0, n_nonzeros]), support, x, 7)
+    found = FibreTransport(cost, **weights).solve(fibres, xhat[None])
+    # A step of Sinkhorn's contracts by phi^2: what is left is 1 / (1 - phi^2) times the last one.
+    np.testing.assert_allclose(found.marginals[0], plan.sum(axis=1), rtol=1e-8)
+    value = sharp_value(plan, own, x, xhat, epsilon, penalty, sharpness)
+    np.testing.assert_allclose(found.values[0], value, rtol=1e-9, atol=1e-9)
+    for _ in range(5):
+        other = plan * np.exp(generator.normal(0.0, 0.01, plan.shape))
+        assert sharp_value(other, own, x, xhat, epsilon, penalty, sharpness) >= found.values[0]
+
+
+def test_sharpness_is_a_number_from_zero_to_one():
+    with pytest.raises(InvalidInputError, match="from 0 to 1"):
+        FibreTransport(1 - np.eye(2), sharpness=1.5)
+    x = SparseFibres.from_matrix(np.array([[3.0], [0.0]]))
+    with pytest.raises(InvalidInputError, match="no sharpness"):
+        FibreTransport(1 - np.eye(2), sharpness=0.5).sinkhorn(x, np.array([[1.0, 2.0]]))

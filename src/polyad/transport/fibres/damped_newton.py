@@ -178,12 +178,12 @@ def anneal(
     n, rho = settings.n, settings.tau / penalty
     for k in range(n):
         unknowns[A, k] = unknowns[LOG_X, k]
-    sharpness = min(1.0, _FIRST_STIFFNESS / (max(1.0, penalty) * rho))
+    stiffness = min(1.0, _FIRST_STIFFNESS / (max(1.0, penalty) * rho))
     total, marginal = 0, np.empty_like(task.marginal)
     while True:
-        last = sharpness == 1.0
-        highest = _scale(task, sharpness, marginal)
-        gentle = Settings(n, settings.tau * sharpness, sharpness, True)
+        last = stiffness == 1.0
+        highest = _scale(task, stiffness, marginal)
+        gentle = Settings(n, settings.tau * stiffness, stiffness, True)
         stage = Task(task.kernels, task.rows, marginal, highest, gentle)
         goal = tol if last else max(tol, _COARSE_TOL)
         point, used = newton(stage, grid, unknowns, ABSORBED, goal, budget)
@@ -194,17 +194,17 @@ def anneal(
             total += used + _RESCUE_STEPS
         if last:
             return point, total
-        growth = min(_RHO_GROWTH, 1.0 / sharpness)
+        growth = min(_RHO_GROWTH, 1.0 / stiffness)
         for k in range(n):
             unknowns[A, k] *= growth
-        sharpness = sharpness * growth if growth == _RHO_GROWTH else 1.0
+        stiffness = stiffness * growth if growth == _RHO_GROWTH else 1.0
 
 
 @part
-def _scale(task: Task, sharpness: float, out: Vector) -> float:
+def _scale(task: Task, stiffness: float, out: Vector) -> float:
     """Fill ``out`` with ``phi log xhat`` for a smaller ``rho``; return its largest entry."""
     tau = task.settings.tau
-    factor = tau * sharpness / (tau * sharpness + 1.0) * (tau + 1.0) / tau
+    factor = tau * stiffness / (tau * stiffness + 1.0) * (tau + 1.0) / tau
     for i in range(out.size):
         out[i] = factor * task.marginal[i] if task.marginal[i] > NOTHING else NOTHING
     return factor * task.highest
@@ -262,10 +262,10 @@ def evaluate_logs(task: Task, grid: Vector, unknowns: Vector) -> Point:
 @part
 def _log_column(task: Task, grid: Vector, k: int) -> float:
     """Return ``log (K u)_k``, for ``log u`` in ``inverse``."""
-    cost, row, sharpness = task.kernels.scaled, np.uint64(task.rows[k]), task.settings.sharpness
+    cost, row, stiffness = task.kernels.scaled, np.uint64(task.rows[k]), task.settings.stiffness
     largest = -np.inf
     for i in range(grid.shape[1]):
-        grid[SPARE, i] = grid[INVERSE, i] - sharpness * cost[row, i]
+        grid[SPARE, i] = grid[INVERSE, i] - stiffness * cost[row, i]
         largest = max(largest, grid[SPARE, i])
     total = 0.0
     for i in range(grid.shape[1]):

@@ -39,7 +39,9 @@ from polyad.transport.fibres.kernels import (
     log_marginal,
     make_grid,
     make_unknowns,
+    refer_to_data,
     round_up,
+    row_power,
     unsound,
 )
 from polyad.transport.fibres.mixed_precision import (
@@ -106,7 +108,7 @@ def usual_block(
                 rows,
                 values,
                 xhat,
-                (j, first, last, tau, tol, is_single),
+                (j, first, last, tau, tol, is_single, rules.sharpness),
                 rough,
                 fine,
                 unknowns,
@@ -163,7 +165,10 @@ def _make_task(
     first, last = fibres.offsets[j], fibres.offsets[j + 1]
     for k in range(last - first):
         unknowns[LOG_X, k] = np.log(np.float64(fibres.values[first + k]))
-    highest = log_marginal(xhat[j], rules.tau / (rules.tau + 1.0), marginal)
+    tau, sharpness = rules.tau, rules.sharpness
+    refer_to_data(unknowns, last - first, sharpness / tau)
+    power, shift = row_power(tau, sharpness), sharpness / (tau + 1.0)
+    highest = log_marginal(xhat[j], power, shift, marginal)
     results.endings[j] = SOLVED
     results.evaluations[j] = 0
     results.residuals[j] = 0.0
@@ -178,7 +183,7 @@ def _try_mixed_precision(
     rows: NDArray[np.int64],
     values: Vector,
     xhat: Vector,
-    numbers: tuple[int, int, int, float, float, bool],
+    numbers: tuple[int, int, int, float, float, bool, float],
     rough: NDArray[np.float32],
     fine: Vector,
     unknowns: Vector,
@@ -187,11 +192,11 @@ def _try_mixed_precision(
 ) -> tuple[float, float, int]:
     """Solve a fibre in the usual way; return mass, residual and points; infinite if it cannot be.
 
-    ``numbers`` are the fibre, its first and last nonzero, ``tau``, the tolerance and whether the
-    data is float32. Arrays are given one by one, because to read one from a tuple takes as long
-    as a short loop.
+    ``numbers`` are the fibre, its first and last nonzero, ``tau``, the tolerance, whether the data
+    is float32, and the sharpness. Arrays are given one by one, because to read one from a tuple
+    takes as long as a short loop.
     """
-    j, first, last, tau, tol, is_single = numbers
+    j, first, last, tau, tol, is_single, sharpness = numbers
     n, known = last - first, 0
     for k in range(n):
         unknowns[LOG_X, k] = values[first + k]
@@ -199,7 +204,9 @@ def _try_mixed_precision(
         known += np.isfinite(unknowns[A, k])
     is_cold = known < n
     take_logs(unknowns, LOG_X, n)
-    unit = scale(xhat, j, tau / (tau + 1.0), is_single, rough, fine)
+    refer_to_data(unknowns, n, sharpness / tau)
+    power = row_power(tau, sharpness)
+    unit = scale(xhat, j, power, is_single, rough, fine) + sharpness / (tau + 1.0)
     if not np.isfinite(unit) or (is_cold and tau > _STIFF_TAU):
         return 0.0, np.inf, 0
     level, residual, used = solve_in_mixed_precision(
@@ -269,7 +276,8 @@ def _solve_one_nonzero(
         _no_transport(fibres, j, results)
         return
     kappa = 1.0 / (tau + 1.0)
-    phi, rate, top = of_type(tau * kappa), of_type(kappa), of_type(np.log(largest))
+    power = row_power(tau, rules.sharpness)
+    phi, rate, top = of_type(power), of_type(kappa), of_type(np.log(largest))
     row, cost, most = np.uint64(fibres.rows[p]), kernels.scaled, of_type(-NOTHING)
     for i in range(xhat.shape[1]):
         grid[SPARE, i] = xhat[j, i]
@@ -287,7 +295,7 @@ def _solve_one_nonzero(
     total = 0.0
     for i in range(xhat.shape[1]):
         total += np.float64(grid[MARGINALS, i])
-    level = tau * kappa * np.log(largest) - np.float64(least) - kappa
+    level = power * np.log(largest) - np.float64(least) - (1.0 - rules.sharpness) * kappa
     excess = np.log(fibres.values[p]) - level - np.log(total)
     results.log_v[p] = tau * (tau + 1.0) / (2.0 * tau + 1.0) * excess
     factor = np.exp(level + tau / (2.0 * tau + 1.0) * excess)
@@ -389,10 +397,11 @@ def _store(
 
 @part
 def _set_value(fibres: Fibres, xhat: Vector, rules: Rules, j: int, results: Results) -> None:
-    """Set the minimum, ``lam (sum xhat + sum x) - (2 lam + epsilon) mass`` at the solution."""
+    """Set the minimum, ``(lam + alpha epsilon) sum xhat + lam sum x - (2 lam + epsilon) mass``."""
     penalty, total = rules.tau * rules.epsilon, 0.0
     for i in range(xhat.shape[1]):
         total += np.float64(xhat[j, i])
+    total *= 1.0 + rules.sharpness / rules.tau
     for p in range(fibres.offsets[j], fibres.offsets[j + 1]):
         total += np.float64(fibres.values[p])
     results.values[j] = penalty * total - (2.0 * penalty + rules.epsilon) * results.masses[j]

@@ -12,6 +12,10 @@ number to all of ``a`` only scales ``q`` and ``p``, so its best value is known i
 is taken at each evaluation. After that ``sum r = sum q = sum p``, and the function is the mass of
 the plan times ``2 tau + 1``: its logarithm is the merit of a point.
 
+With a reference of the entropy (``sharpness``, ``alpha``) the plan is that of the same problem for
+``xhat (e xhat)^(alpha / tau)`` and ``x (x / m)^(alpha / tau)``, ``m`` the mass of ``x``: only the
+logarithms that a fibre begins with are others.
+
 Newton's method solves ``h = log(q / p) = 0``, which is nearly linear in ``a``. Its matrix,
 ``(1 + 1 / tau) diag(q) - phi B`` with ``B = P' diag(r) P`` and ``P_ik = K_ik v_k / (K v)_i``, is
 symmetric, positive definite and diagonally dominant, because ``B 1 = q``.
@@ -58,6 +62,8 @@ class Rules(NamedTuple):
     """Evaluations of a first attempt; each stage of the second one has five times as many."""
     is_single: bool
     """Whether the data is float32, which the usual fibres then do with."""
+    sharpness: float
+    """The power ``alpha`` of the entropy's reference: see ``transport``."""
 
 
 class Kernels(NamedTuple):
@@ -120,7 +126,7 @@ class Settings(NamedTuple):
     n: int
     """How many nonzeros the fibre has."""
     tau: float
-    sharpness: float
+    stiffness: float
     """The cost is multiplied by this: one, and less on the way there."""
     shifts: bool
     """Whether each evaluation takes the best shift; the published iteration does not."""
@@ -190,8 +196,28 @@ def make_unknowns(most: int) -> NDArray[np.float64]:
 
 
 @part
-def log_marginal(xhat: NDArray[Any], phi: float, out: NDArray[Any]) -> float:
-    """Fill ``out`` with ``phi log xhat``, and return its largest entry."""
+def row_power(tau: float, sharpness: float) -> float:
+    """Return the power of the model in the marginals."""
+    return (tau + sharpness) / (tau + 1.0)
+
+
+@part
+def refer_to_data(unknowns: NDArray[np.float64], n: int, power: float) -> None:
+    """Turn ``log x`` into ``log x + power log(x / m)``, where ``m`` is the sum of ``x``."""
+    if power > 0.0:
+        highest, mass = -np.inf, 0.0
+        for k in range(n):
+            highest = max(highest, unknowns[LOG_X, k])
+        for k in range(n):
+            mass += fast_exp(unknowns[LOG_X, k] - highest)
+        shift = highest + fast_log(mass)
+        for k in range(n):
+            unknowns[LOG_X, k] += power * (unknowns[LOG_X, k] - shift)
+
+
+@part
+def log_marginal(xhat: NDArray[Any], phi: float, shift: float, out: NDArray[Any]) -> float:
+    """Fill ``out`` with ``phi log xhat + shift``, and return its largest entry."""
     n = xhat.size
     for i in range(n):
         out[i] = xhat[i]
@@ -199,7 +225,7 @@ def log_marginal(xhat: NDArray[Any], phi: float, out: NDArray[Any]) -> float:
         out[i] = 0.0
     largest = NOTHING
     for i in range(out.size):
-        value = phi * fast_log(out[i])
+        value = phi * fast_log(out[i]) + shift
         # Comparisons with minus infinity are false: zero becomes "nothing".
         out[i] = value if value > NOTHING else NOTHING
     for i in range(n):
@@ -225,18 +251,18 @@ def gather_rows(
 @part
 def absorb_rows(task: Task, grid: NDArray[Any], unknowns: NDArray[np.float64]) -> None:
     """Make kernel rows relative to the reference; ``spare`` gets ``m``."""
-    rows, scaled, sharpness = task.rows, task.kernels.scaled, task.settings.sharpness
+    rows, scaled, stiffness = task.rows, task.kernels.scaled, task.settings.stiffness
     size = grid.shape[1]
     for i in range(size):
         grid[SPARE, i] = -np.inf
     for k in range(rows.size):
         row, shift = np.uint64(rows[k]), unknowns[REFERENCE, k]
         for i in range(size):
-            grid[SPARE, i] = max(grid[SPARE, i], shift - sharpness * scaled[row, i])
+            grid[SPARE, i] = max(grid[SPARE, i], shift - stiffness * scaled[row, i])
     for k in range(rows.size):
         row, shift = np.uint64(rows[k]), unknowns[REFERENCE, k]
         for i in range(size):
-            grid[ROWS + k, i] = fast_exp((shift - sharpness * scaled[row, i]) - grid[SPARE, i])
+            grid[ROWS + k, i] = fast_exp((shift - stiffness * scaled[row, i]) - grid[SPARE, i])
     for k in range(rows.size, round_up(rows.size)):
         for i in range(size):
             grid[ROWS + k, i] = 0.0

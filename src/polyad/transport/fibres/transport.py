@@ -4,7 +4,13 @@ For each fibre, with ``x`` sparse and ``xhat`` dense and both nonnegative, the p
 
     <C, T> + epsilon sum T log T + lam KL(T 1 || xhat) + lam KL(T' 1 || x)
 
-(eq. 7 of the paper, ``epsilon = 1 / rho``). What a factorization needs is ``Delta = T 1``, the sums
+(eq. 7 of the paper, ``epsilon = 1 / rho``). With a ``sharpness`` alpha above zero, the entropy is
+relative to a power of the product of both fibres, with ``m`` the mass of ``x``:
+
+    epsilon sum T (log T - alpha log(xhat x' / m) - alpha) + alpha epsilon sum xhat
+
+which is a divergence at alpha = 1. The plan is then ``diag(xhat^alpha u) K diag((x / m)^alpha v)``
+with ``K = exp(-C / epsilon - 1 + alpha)``. What a factorization needs is ``Delta = T 1``, the sums
 of its rows, and the minimum. No plan is ever formed: the unknowns are one number for each nonzero.
 
 How this differs from the paper: its 25 Sinkhorn steps on dense columns are far from converged for
@@ -38,8 +44,9 @@ if TYPE_CHECKING:
 _PADDING = 16
 # The largest C / epsilon for which exp(-C / epsilon) is used as it is, in float32 and float64.
 _SINGLE_RANGE, _DOUBLE_RANGE = 24.0, 100.0
-# The residual of a solution.
-_TOLERANCE = 1e-10
+# The residual of a solution, and of one on the way of a fit: the mass is at its minimum, so that
+# the objective is wrong by the square of it.
+_TOLERANCE, _FIT_TOLERANCE = 1e-10, 1e-7
 # Evaluations of the residual before the second attempt; five are usual.
 _BUDGET = 20
 # What the fibres are solved by, the second only where the first left some.
@@ -175,6 +182,8 @@ class FibreTransport:
         Strength of the entropy, the paper's ``1 / rho``.
     marginal_penalty : float, default=1.0
         Weight of the divergences of the marginals, the paper's ``lambda``.
+    sharpness : float, default=0.0
+        The power of the reference of the entropy, between 0, the paper's, and 1.
 
     Attributes
     ----------
@@ -192,15 +201,24 @@ class FibreTransport:
     """
 
     def __init__(
-        self, cost: ArrayLike, *, epsilon: float = 0.05, marginal_penalty: float = 1.0
+        self,
+        cost: ArrayLike,
+        *,
+        epsilon: float = 0.05,
+        marginal_penalty: float = 1.0,
+        sharpness: float = 0.0,
     ) -> None:
         for name, value in (("epsilon", epsilon), ("marginal_penalty", marginal_penalty)):
             if not isinstance(value, Real) or not 0.0 < value < np.inf:
                 message = f"{name}={value!r} must be a finite number above zero."
                 raise InvalidInputError(message)
+        if not isinstance(sharpness, Real) or not 0.0 <= sharpness <= 1.0:
+            message = f"sharpness={sharpness!r} must be a number from 0 to 1."
+            raise InvalidInputError(message)
         checked = validate_cost(cost)
         self.size = len(checked)
         self.epsilon, self.marginal_penalty = float(epsilon), float(marginal_penalty)
+        self.sharpness = float(sharpness)
         padded = -(-self.size // _PADDING) * _PADDING
         scaled = np.zeros((self.size, padded))
         check_range(float(checked.max()), self.epsilon, self.marginal_penalty)
@@ -270,6 +288,12 @@ class FibreTransport:
         FibreSolution
             Not converged in general: see ``residuals``. Values are those of the plan so far.
         """
+        if self.sharpness > 0.0:
+            message = (
+                f"The published iteration has no sharpness, got {self.sharpness!r}. Set it to 0, "
+                "or solve the transports exactly."
+            )
+            raise InvalidInputError(message)
         if n_steps < 1:
             message = f"n_steps={n_steps!r} must be at least 1."
             raise InvalidInputError(message)
@@ -281,12 +305,12 @@ class FibreTransport:
     def solve_block(
         self, fibres: SparseFibres, xhat: NDArray[Any], log_v: NDArray[np.float64]
     ) -> FibreSolution:
-        """Solve like :meth:`solve`, in one piece on this thread, and check nothing.
+        """Solve like :meth:`solve` as a fit needs it, in one piece on this thread; check nothing.
 
         ``log_v`` is the start, NaN where there is none, and is replaced by the solution.
         """
         piece = (0, fibres.n_fibres)
-        return self._run((_EXACT, _TOLERANCE, _BUDGET), fibres, xhat, log_v, [piece])
+        return self._run((_EXACT, _FIT_TOLERANCE, _BUDGET), fibres, xhat, log_v, [piece])
 
     def _run(
         self,
@@ -311,7 +335,7 @@ class FibreTransport:
             np.empty(n, np.uint8),
         )
         is_single, tau = xhat.dtype == np.float32, self.marginal_penalty / self.epsilon
-        rules = Rules(self.epsilon, tau, tol, budget, is_single)
+        rules = Rules(self.epsilon, tau, tol, budget, is_single, self.sharpness)
         given = Fibres(fibres.offsets, fibres.rows, fibres.values.astype(np.float64, copy=False))
         wide, pending = xhat.astype(np.float64, copy=False), pieces
         for kernel in kernels:
