@@ -336,5 +336,5 @@ def test_a_single_one_in_float32_gives_a_finite_model():
 
 def test_a_learning_rate_that_is_too_large_does_not_converge():
     with pytest.warns(ConvergenceWarning, match="learning_rate"):
-        model = QMF(2, learning_rate=10.0, random_state=0).fit(MATRIX)
+        model = QMF(2, solver="adam", learning_rate=10.0, random_state=0).fit(MATRIX)
     assert model.status_.value == "diverged"
