@@ -215,13 +215,18 @@ CASES = {
         polyad.WassersteinCP, "few counts", {"costs": "presence"}, large=(20, 16, 12)
     ),
     "QMF": Case(polyad.QMF, "matrix", {"n_quantiles": 4}, large=MATRIX),
-    "QMF lbfgs": Case(
+    "QMF adam": Case(
         polyad.QMF,
         "matrix",
-        {"n_quantiles": 4, "solver": "lbfgs", "nonnegative": False, "divergence": "frobenius"},
+        {"n_quantiles": 4, "solver": "adam", "nonnegative": False, "divergence": "frobenius"},
         large=MATRIX,
     ),
-    "QMF batches": Case(polyad.QMF, "matrix", {"n_quantiles": 4, "batch_size": 2}, large=MATRIX),
+    "QMF batches": Case(
+        polyad.QMF,
+        "matrix",
+        {"n_quantiles": 4, "solver": "adam", "batch_size": 2},
+        large=MATRIX,
+    ),
     "QMFQ": Case(polyad.QMFQ, "matrix", {"n_quantiles": 4, "inner_iter": 10}, large=MATRIX),
     "QMFQ svd": Case(
         polyad.QMFQ,

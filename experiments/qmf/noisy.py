@@ -124,6 +124,8 @@ def do_unit(unit: Unit) -> Unit:
         return {**result, "n_iter": n_iter}
     names = ("n_quantiles", "inner_iter", "batch_size")
     parameters = {name: unit[name] for name in names if name in unit}
+    if "batch_size" in unit:  # only Adam takes batches
+        parameters["solver"] = "adam"
     model = make_model(unit["method"], rank, seed, {"max_iter": n_iter, **parameters})
     result = _result(*watched_model(model, X), planted.clean)
     return {**result, "n_iter": int(model.n_iter_), "status": model.status_.value}

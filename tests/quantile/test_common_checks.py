@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 
 @every_check_of(
-    QMF(max_iter=2), QMF(nonnegative=False, divergence="frobenius", solver="lbfgs", max_iter=2)
+    QMF(max_iter=2), QMF(nonnegative=False, divergence="frobenius", solver="adam", max_iter=2)
 )
 def test_quantile_factors(estimator, check):
     check(estimator)

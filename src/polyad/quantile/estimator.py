@@ -12,11 +12,12 @@ from polyad.core.sklearn_compat import Interval, StrOptions
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.exceptions import InvalidInputError, ModelFileError
+from polyad.quantile.alternation import AlternatingSolver
 from polyad.quantile.family import COMMON_CONSTRAINTS, QuantileFamily, QuantileLearned
 from polyad.quantile.parameters import random_parameters, to_gaps, to_logits, unconstrained
 from polyad.quantile.problem import QuantileObjective, Settings
 from polyad.quantile.scores import HeldModel, solve_scores
-from polyad.quantile.solver import AdamSolver, LBFGSSolver, QuantileSolver
+from polyad.quantile.solver import AdamSolver, QuantileSolver
 from polyad.quantile.start import normalized_start
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ class QMF(QuantileFamily):
     nonnegative : bool, default=True
         Whether scores and loadings are kept from being negative.
     {divergence}
-    solver : {'adam', 'lbfgs'}, default='adam'
-        Adam, or limited-memory BFGS. Both use exact gradients.
+    solver : {'newton', 'adam'}, default='newton'
+        Damped Gauss-Newton steps of all features and of all samples in turn, which never raise the
+        objective; or Adam with exact gradients, as the paper does, also with batches of features.
     learning_rate : float, default=0.05
         The first size of the updates of Adam. It is halved when the objective stops falling.
     batch_size : int, default=None
@@ -95,7 +97,7 @@ class QMF(QuantileFamily):
         at random factors and equally spaced quantiles, as the paper does.
     {n_init, max_iter}
     tol : float, default=1e-3
-        Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
+        Stop when the best objective of the last 5 iterations (20 of Adam) is lower than the best
         before by less than this part of it. Zero always does ``max_iter`` iterations.
     ridge : float, default=1e-3
         The weight of the squares of the factors (of their logarithms if they are not negative),
@@ -126,15 +128,15 @@ class QMF(QuantileFamily):
     {kruskal_}
         It is the model before the quantile transforms of the features.
     {labels_, modes_, history_}
-        Also ``divergence``, its part without the ridge term; ``learning_rate``, or ``evaluations``
-        for L-BFGS.
+        Also ``divergence``, its part without the ridge term, and ``damping`` of the steps, or
+        ``learning_rate`` of Adam.
     {n_iter_, status_, n_samples_seen_, n_features_in_, feature_names_in_}
 
     Notes
     -----
-    **Cost.** An iteration takes about two Newton steps for the transport of each feature, and one
-    pass for the derivative: O(n_samples · n_quantiles²) for each feature. No transport plan is
-    kept.
+    **Cost.** An iteration takes O(n_samples · (n_components + 2 n_quantiles)²) for each feature;
+    one of Adam takes O(n_samples · n_quantiles²), but many more of them are needed. No transport
+    plan is kept.
 
     **Missing entries** have no part in the loss, nor in the transform of their feature.
 
@@ -166,6 +168,7 @@ class QMF(QuantileFamily):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
+        "solver": [StrOptions({"newton", "adam"})],
         "nonnegative": ["boolean"],
         # Beyond that nothing is left of the divergence, and squares of gradients are no floats.
         "ridge": [Interval(Real, 0, 1e12, closed="both")],
@@ -181,12 +184,12 @@ class QMF(QuantileFamily):
         epsilon: float = 1e-2,
         nonnegative: bool = True,
         divergence: Any = "kl",
-        solver: str = "adam",
+        solver: str = "newton",
         learning_rate: float = 0.05,
         batch_size: int | None = None,
         init: str = "normalized",
         n_init: int = 1,
-        max_iter: int = 2000,
+        max_iter: int = 500,
         tol: float = 1e-3,
         ridge: float = 1e-3,
         time_budget: float | None = None,
@@ -228,11 +231,11 @@ class QMF(QuantileFamily):
             )
         if self.batch_size is not None:
             message = (
-                f"batch_size={self.batch_size} is for solver='adam': solver='lbfgs' needs the "
-                "gradient of all features. Use batch_size=None."
+                f"batch_size={self.batch_size} is for solver='adam': solver='newton' moves all "
+                "features at once. Use batch_size=None, or solver='adam'."
             )
             raise InvalidInputError(message)
-        return LBFGSSolver(objective, "QMF")
+        return AlternatingSolver(objective, "QMF")
 
     def _first_parameters(self, table: FeatureTable, seed: int) -> list[Table]:
         sizes = int(self.n_components), int(self.n_quantiles)
@@ -247,17 +250,17 @@ class QMF(QuantileFamily):
     def _earlier_parameters(self) -> list[Table]:
         nonnegative, learned = bool(self.nonnegative), self._model()
         loadings = learned.factors_[1].astype(np.float64) * learned._lengths
-        scores = learned.factors_[0].astype(np.float64) * (learned.weights_ / learned._lengths)
         return [
             unconstrained(loadings, nonnegative=nonnegative),
-            unconstrained(scores, nonnegative=nonnegative).T.copy(),
+            # Those that the transforms were fitted with, not the best for transforms that are held.
+            unconstrained(learned._known, nonnegative=nonnegative).T.copy(),
             to_gaps(np.asarray(learned.quantiles_, dtype=np.float64)),
             to_logits(np.asarray(learned.quantile_weights_, dtype=np.float64)),
         ]
 
     def _learned(self, solver: QuantileSolver[Any], state: Any) -> QMFLearned:
         objective = cast("QuantileObjective", solver.objective_function)
-        held = objective.held(state.parameters, state.potentials)
+        held = objective.held(*solver.transforms(state))
         scores = held.known if state.scores is None else state.scores
         fields, order, signs = self._canonical(objective.table, held.maps, scores, held.loadings)
         fields["_used"]["nonnegative"] = self.nonnegative

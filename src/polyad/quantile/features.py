@@ -89,7 +89,7 @@ class FeatureTable:
         """The divergence of each feature from its mean, summed over the observed entries; (d,)."""
         means = (self.shares * self.shifted).sum(axis=1, keepdims=True) - self.guard
         constant = np.broadcast_to(means, self.shape)
-        spreads: Table = self._divergences(constant, slice(None)).sum(axis=1)
+        spreads: Table = self.divergences(constant, slice(None)).sum(axis=1)
         return spreads
 
     @cached_property
@@ -100,9 +100,9 @@ class FeatureTable:
 
     def divergence_sum(self, model: Table, rows: Any) -> float:
         """Return the sum of the divergence over the observed entries of some features."""
-        return float(self._divergences(model, rows).sum())
+        return float(self.divergences(model, rows).sum())
 
-    def _divergences(self, model: Table, rows: Any) -> Table:
+    def divergences(self, model: Table, rows: Any) -> Table:
         """Return the divergence of each entry of some features, 0 where it was not observed."""
         terms = np.asarray(self.divergence.value(*self._pair(model, rows)), dtype=np.float64)
         return terms if self.observed is None else np.where(self.observed[rows], terms, 0.0)

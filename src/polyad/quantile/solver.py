@@ -1,4 +1,4 @@
-r"""Gradient methods for quantile matrix factorization.
+r"""Gradient methods for quantile matrix factorization: of QMFQ, and of QMF with batches.
 
 Problem
     See ``problem`` (QMF) and ``projected.problem`` (QMFQ): a smooth function of the unconstrained
@@ -88,6 +88,10 @@ class QuantileSolver(Solver[S]):
             given, scores=found.scores, value=found.value, divergence=found.divergence
         )
         return done
+
+    def transforms(self, state: Any) -> tuple[list[Table], list[Table]]:
+        """Return the parameters of a state, and the potentials of its transports."""
+        return state.parameters, state.potentials
 
     def diagnostics(self, state: Any) -> Mapping[str, float]:
         """Return the mean divergence alone."""
