@@ -37,8 +37,9 @@ EPSILON = {"sqeuclidean": 0.01, "euclidean": 0.02}
 # Of each method of POT: epsilon, and the steps that are compared; those of logarithms are slow.
 BARYCENTERS = {"sinkhorn": (0.01, 20), "sinkhorn_log": (0.002, 2)}
 SMALL_SIDE, N_SMALL, RANK, SWEEP_EPSILON, TAU = 28, 500, 16, 0.01, 0.001
-# Of the direct sweep: its own tau and the gradient steps of each block, the lowest loss after some 7
-# seconds among ten pairs from 0.001 to 1 and from 20 to 400, on 40 blobs; and the most sweeps.
+# Of the direct sweep: its own tau and the gradient steps of each block, which had the lowest loss
+# after some 7 seconds among ten pairs from 0.001 to 1 and from 20 to 400, on 40 blobs; and the most
+# sweeps.
 DIRECT_TAU, GRADIENT_STEPS, MOST_SWEEPS = 0.003, 100, 12
 # The sweeps of polyad after which losses are compared: loose, in the middle, tight.
 LEVELS = (1, 5, 20)

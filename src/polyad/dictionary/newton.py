@@ -96,13 +96,23 @@ class Effort:
 class Block:
     """The factor of one mode as the unknown: the model is linear in it.
 
-    ``factors`` has the current one, from which the proximal term is measured.
+    ``factors`` has the current one, from which the proximal term is measured; ``pairs`` has the
+    products of two columns of the others, which all steps of a block share.
     """
 
     factors: Sequence[Array]
     mode: int
     tau: float
     grid: tuple[int, ...]
+    pairs: Sequence[Array] | None = None
+
+    def paired(self) -> Sequence[Array]:
+        """Return the products of two columns, of all pairs of them, of the other factors."""
+        if self.pairs is not None:
+            return self.pairs
+        first, second = np.triu_indices(self.factors[0].shape[1])
+        others = [factor for k, factor in enumerate(self.factors) if k != self.mode]
+        return [own[:, first] * own[:, second] for own in others]
 
     @property
     def is_separable(self) -> bool:
@@ -158,7 +168,10 @@ class Block:
         xp = namespace_of(weights)
         rank = self.factors[0].shape[1]
         first, second = np.triu_indices(rank)
-        pairs = [factor[:, first] * factor[:, second] for factor in self.factors]
+        # That of the mode itself is not read.
+        unread = (self.origin.shape[0], len(first))
+        pairs = list(self.paired())
+        pairs.insert(self.mode, xp.empty(unread, dtype=weights.dtype, device=weights.device))
         shape = tuple(factor.shape[0] for factor in self.factors)
         upper = mttkrp(xp.reshape(weights, shape), pairs, self.mode)
         place = np.zeros((rank, rank), dtype=np.int64)
@@ -319,6 +332,7 @@ def solve_block(
 
     ``start`` is a dual from before, best that of the current model.
     """
+    block = replace(block, pairs=block.paired())
     if not block.is_separable:
         return _solved(samples, block, start, effort)
     xp = namespace_of(start)
