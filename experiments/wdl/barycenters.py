@@ -16,7 +16,8 @@ from polyad.dictionary import wasserstein_barycenter
 from polyad.transport import grid_geometry
 
 FOLDER = Path(__file__).parent
-EPSILONS = (0.002, 0.02, 0.1, 0.3, 1.0)
+EPSILONS = (0.002, 0.005, 0.02, 0.1, 0.3, 1.0, 3.0, 10.0)
+METRICS = {"euclidean": "distance", "sqeuclidean": "squared distance"}
 N_CELLS = 101
 
 
@@ -43,8 +44,8 @@ def n_peaks(y: np.ndarray) -> int:
 def main() -> None:
     t = np.linspace(0, 1, N_CELLS)
     X, U = gaussians(), u_shapes()
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(15, 3.8), layout="constrained")
+    left, *others = figure.subplots(1, 3)
     for row in X:
         left.plot(t, row, color="0.7")
     middle = wasserstein_barycenter(X, epsilon=EPSILONS[0])
@@ -52,18 +53,22 @@ def main() -> None:
     left.plot(t, X.mean(axis=0), "--", label="mean (squared error)")
     left.legend()
     left.set_title("Figure 1: three Gaussians")
-    for row in U:
-        right.plot(t, row, color="0.7")
-    rows = {}
-    for epsilon in EPSILONS:
-        geometry = grid_geometry((N_CELLS,), epsilon=epsilon, metric="euclidean")
-        found = wasserstein_barycenter(U, geometry=geometry, max_iter=100_000)
-        right.plot(t, found, label=f"epsilon = {epsilon}")
-        rows[f"U shapes, epsilon = {epsilon}"] = [n_peaks(found), f"{found[N_CELLS // 2]:.4f}"]
-    right.legend()
-    right.set_title("Figure 2: two U shapes, distance as cost")
+    columns = {}
+    for panel, (metric, name) in zip(others, METRICS.items(), strict=True):
+        for row in U:
+            panel.plot(t, row, color="0.7")
+        for epsilon in EPSILONS:
+            geometry = grid_geometry((N_CELLS,), epsilon=epsilon, metric=metric)
+            found = wasserstein_barycenter(U, geometry=geometry, max_iter=100_000)
+            panel.plot(t, found, label=f"epsilon = {epsilon}")
+            columns.setdefault(f"{name}: peaks", []).append(n_peaks(found))
+            columns.setdefault(f"{name}: highest at", []).append(f"{t[found.argmax()]:.2f}")
+            share = f"{found[N_CELLS // 2] / found.max():.3f}"
+            columns.setdefault(f"{name}: middle, of the highest", []).append(share)
+        panel.legend(fontsize=8)
+        panel.set_title(f"Figure 2: two U shapes, {name} as cost")
     figure.savefig(FOLDER / "barycenters.png", dpi=110)
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=["peaks", "mass of the middle"])
+    table = pd.DataFrame(columns, index=[f"epsilon = {epsilon}" for epsilon in EPSILONS])
     mean, spread = float(t @ middle), float(np.sqrt((t - t @ middle) ** 2 @ middle))
     text = (
         f"`{command()}`\n\n{environment()}\n\n![barycenters](barycenters.png)\n\n"

@@ -91,7 +91,7 @@ def draw(unit: dict[str, Any], atoms: np.ndarray) -> None:
     for panel in (first, *others):
         panel.set_xticks([])
         panel.set_yticks([])
-    figure.savefig(FOLDER / f"life_{unit['grid']}.png", dpi=90)
+    figure.savefig(FOLDER / f"life_{unit['grid']}_{unit['frames']}.png", dpi=90)
 
 
 def main() -> None:
@@ -121,13 +121,15 @@ def main() -> None:
     columns = ["atoms apart, best translation", "loss per frame", "sweeps", "ended by"]
     shown = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
     text = (
-        f"`{command()}`\n\n{environment()}\n\n![plane](life_plane.png)\n\n![torus](life_torus.png)\n\n"
+        f"`{command()}`\n\n{environment()}\n\n"
+        f"![plane](life_plane_{options.frames}.png)\n\n![torus](life_torus_{options.frames}.png)\n\n"
         f"A glider on a board of {options.side} x {options.side}, {options.frames} frames, "
         f"{N_ATOMS} atoms, distance as cost, epsilon {options.epsilon}, {options.starts} starts. "
         "Zero apart: the atoms are translates of each other on the torus; one: they have nothing "
         f"in common.\n\n{markdown(shown)}"
     )
-    write_section(FOLDER / "RESULTS.md", "Figures 3 and 4: a Game of Life", text)
+    title = f"Figures 3 and 4: a Game of Life, {options.frames} frames"
+    write_section(FOLDER / "RESULTS.md", title, text)
 
 
 if __name__ == "__main__":

@@ -133,3 +133,50 @@ def test_options_and_bad_weights():
     for tau in (-1.0, [1.0, 1.0], np.nan):
         with pytest.raises(InvalidInputError, match="not usable for 1 blocks"):
             minimize_blocks(Bowl(), [np.ones(2)], tau=tau)
+
+
+class Valley(BlockProblem):
+    """``|x - a|^2 / 2 + |y - b|^2 / 2 + c x y`` over numbers of any sign: exact, and narrow."""
+
+    def __init__(self, curve=0.98, extrapolates=True):
+        self.curve, self.extrapolates = curve, extrapolates
+        self.starts = []
+
+    def value(self, blocks, memory):
+        x, y = blocks[0][0], blocks[1][0]
+        return float(0.5 * (x - 1) ** 2 + 0.5 * (y + 2) ** 2 + self.curve * x * y), memory
+
+    def minimize(self, number, blocks, memory, tau, gap):
+        if number == 0:
+            self.starts.append([block.copy() for block in blocks])
+        pull = (1.0, -2.0)[number] - self.curve * blocks[1 - number]
+        return (pull + tau * blocks[number]) / (1.0 + tau), memory
+
+
+def valley_sweeps(curve, extrapolates, max_iter):
+    problem = Valley(curve, extrapolates)
+    result = minimize_blocks(problem, [np.zeros(1), np.zeros(1)], tau=0.0, tol=0, max_iter=max_iter)
+    return problem, result
+
+
+def test_momentum_is_that_of_nesterov():
+    """Sweep k of a run begins at ``new + (k - 1) / (k + 2) (new - old)``."""
+    problem, _ = valley_sweeps(0.98, True, 3)
+    new, old = np.zeros(2), None
+    for k, start in enumerate(problem.starts):
+        ahead = new if old is None else new + k / (k + 3) * (new - old)
+        np.testing.assert_allclose(np.ravel(start), ahead, atol=1e-12)
+        x = 1.0 - 0.98 * ahead[1]
+        new, old = np.array([x, -2.0 - 0.98 * x]), new
+    assert len(problem.starts) > 2
+
+
+def test_momentum_descends_and_is_quicker_along_a_valley():
+    lowest = np.linalg.solve([[1, 0.98], [0.98, 1]], [1, -2])
+    missed = {}
+    for extrapolates in (False, True):
+        problem, result = valley_sweeps(0.98, extrapolates, 40)
+        values = result.history.objective
+        assert all(after <= before for before, after in itertools.pairwise(values))
+        missed[extrapolates] = values[-1] - problem.value(lowest[:, None], [])[0]
+    assert missed[True] < 1e-3 * missed[False]

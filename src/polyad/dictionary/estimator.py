@@ -101,7 +101,7 @@ class WassersteinDictionary(DictionaryFamily):
         of a move to the next cell. ``'auto'`` is that cost, or a 200th of the largest cost (0.01
         for images) if that is more. Scores and objectives of different numbers do not compare: a
         grid search by ``score`` tends to the largest.
-    tau : float or (float, float), default=0.1
+    tau : float or (float, float), default=0.001
         The weights of the proximal terms of codes and of atoms, the latter times the number of
         samples. Larger ones make smaller steps. Zero is allowed.
     debias : bool, default=False
@@ -176,7 +176,7 @@ class WassersteinDictionary(DictionaryFamily):
         periodic: bool = False,
         axis_weights: Any = None,
         epsilon: Any = "auto",
-        tau: Any = 0.1,
+        tau: Any = 0.001,
         debias: bool = False,
         batch_size: int | None = None,
         time_budget: float | None = None,
@@ -295,7 +295,7 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
     epsilon : 'auto' or float, default='auto'
         The strength of the entropy, in the unit of the metric: see
         :class:`~polyad.WassersteinDictionary`.
-    tau : float or (float, float), default=0.1
+    tau : float or (float, float), default=0.001
         The weights of the proximal terms of codes and of the other factors, the latter times the
         number of samples.
     debias : bool, default=False
@@ -363,7 +363,7 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         periodic: bool = False,
         axis_weights: Any = None,
         epsilon: Any = "auto",
-        tau: Any = 0.1,
+        tau: Any = 0.001,
         debias: bool = False,
         batch_size: int | None = None,
         time_budget: float | None = None,

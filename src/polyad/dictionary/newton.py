@@ -96,13 +96,23 @@ class Effort:
 class Block:
     """The factor of one mode as the unknown: the model is linear in it.
 
-    ``factors`` has the current one, from which the proximal term is measured.
+    ``factors`` has the current one, from which the proximal term is measured; ``pairs`` has the
+    products of two columns of the others, which all steps of a block share.
     """
 
     factors: Sequence[Array]
     mode: int
     tau: float
     grid: tuple[int, ...]
+    pairs: Sequence[Array] | None = None
+
+    def paired(self) -> Sequence[Array]:
+        """Return the products of two columns, of all pairs of them, of the other factors."""
+        if self.pairs is not None:
+            return self.pairs
+        first, second = np.triu_indices(self.factors[0].shape[1])
+        others = [factor for k, factor in enumerate(self.factors) if k != self.mode]
+        return [own[:, first] * own[:, second] for own in others]
 
     @property
     def is_separable(self) -> bool:
@@ -158,7 +168,10 @@ class Block:
         xp = namespace_of(weights)
         rank = self.factors[0].shape[1]
         first, second = np.triu_indices(rank)
-        pairs = [factor[:, first] * factor[:, second] for factor in self.factors]
+        # That of the mode itself is not read.
+        unread = (self.origin.shape[0], len(first))
+        pairs = list(self.paired())
+        pairs.insert(self.mode, xp.empty(unread, dtype=weights.dtype, device=weights.device))
         shape = tuple(factor.shape[0] for factor in self.factors)
         upper = mttkrp(xp.reshape(weights, shape), pairs, self.mode)
         place = np.zeros((rank, rank), dtype=np.int64)
@@ -319,6 +332,7 @@ def solve_block(
 
     ``start`` is a dual from before, best that of the current model.
     """
+    block = replace(block, pairs=block.paired())
     if not block.is_separable:
         return _solved(samples, block, start, effort)
     xp = namespace_of(start)
@@ -368,7 +382,7 @@ def _solved(samples: Samples, block: Block, start: Array, effort: Effort) -> tup
             dual_result, factor_result = path.dual, path.factor
         products = block.total(path.factor * path.slack)
         mu = products / n_bounds
-        before, gap = gap, _gap(block, path)
+        before, gap = gap, _gap(block, path, effort.gap)
         # Steps that promise no more than rounding go on for as long as they close the gap.
         goes_on = (products > effort.gap) | (0.5 * promise > precision) | ~is_full
         goes_on = goes_on | (gap < _CLOSING * before)
@@ -383,18 +397,28 @@ def _solved(samples: Samples, block: Block, start: Array, effort: Effort) -> tup
     return factor_result, dual_result
 
 
-def _gap(block: Block, path: _Path) -> Array:
+def _gap(block: Block, path: _Path, wanted: float) -> Array:
     """Return the duality gap of where the path is: a plan of the model against the dual.
 
     The dual has the best factor for its adjoint (eq. 89), or the best corner where tau is zero.
+    Of the two parts, neither below zero, that of the factor costs next to nothing: where it alone
+    is above the gap that is wanted, it is returned, and no plan is made.
     """
     xp = namespace_of(path.dual)
-    of_samples = path.conjugate.bounds(path.model) + path.conjugate.value
     best = block.best(path.adjoint)
     moved, at_best = path.factor - block.origin, best - block.origin
-    of_factor = path.adjoint * best + 0.5 * block.tau * (moved * moved - at_best * at_best)
-    of_samples = of_samples if block.is_separable else xp.sum(of_samples)
-    return of_samples + block.total(of_factor)
+    slope = path.adjoint * (best - path.factor)
+    gap = block.total(slope + 0.5 * block.tau * (moved * moved - at_best * at_best))
+    near = xp.nonzero(xp.reshape(gap <= wanted, (-1,)))[0]
+    if not near.shape[0]:
+        return gap
+    part = path if not gap.ndim or near.shape[0] == gap.shape[0] else path.take(near)
+    of_samples = part.conjugate.bounds(part.model) + part.conjugate.value
+    of_model = block.total(path.adjoint * path.factor)  # <L* G, P> = <G, L P>
+    if not gap.ndim:
+        return gap + of_model + xp.sum(of_samples)
+    gap[near] += of_model[near] + of_samples
+    return gap
 
 
 def _follow(

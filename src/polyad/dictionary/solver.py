@@ -42,6 +42,9 @@ _DEBIASED_ROUNDS = 20
 _DEAD = 1e-6
 # Losses of samples below this part of epsilon, about a relative entropy, are not told apart.
 _MATTERS = 1e-3
+# The least weight, for each sample, of the proximal term that holds atoms during a batch: with less
+# they would follow each batch alone.
+_BATCH_TAU = 0.1
 # The part of the loss of a batch that its atoms may miss.
 _BATCH_GAP = 1e-2
 # What a start takes from the mean of all samples, and how far its entries are from others'.
@@ -56,6 +59,7 @@ class DictionaryProblem(BlockProblem):
     """
 
     least = 0.0
+    extrapolates = True
 
     def __init__(self, samples: Samples, modes: Sequence[int], half: Array | None = None) -> None:
         self.samples, self.modes, self.half = samples, tuple(modes), half
@@ -249,7 +253,8 @@ class DictionarySolver(BlockSolver):
             memory = [dual[rows, ...], state.memory[1][rows]]
             share = max(gap * part.n_samples / problem.n_samples, part.floor)
             for k, tau in enumerate(self.weights):
-                own[k], memory = part.minimize(k, own, memory, tau, share)
+                held = max(tau, _BATCH_TAU * problem.n_samples) if k else tau
+                own[k], memory = part.minimize(k, own, memory, held, share)
             blocks[0][rows, :], dual[rows, ...] = own[0], memory[0]
             blocks[1:] = own[1:]
         value, memory = problem.value(blocks, [dual, state.memory[1]])
