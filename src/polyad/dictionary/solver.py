@@ -260,7 +260,8 @@ class DictionarySolver(BlockSolver):
         value, memory = problem.value(blocks, [dual, state.memory[1]])
         measured = self._stationarity(blocks, memory, math.inf)
         following = max(min(gap, abs(state.value - value) / 10), self.floor)
-        return BlockState(blocks, memory, value, following, measured, state.n_sweeps + 1)
+        number = state.n_sweeps + 1
+        return BlockState(blocks, memory, value, following, measured, number, state.blocks, 0)
 
     def finish(self, state: BlockState) -> BlockState:
         """Return the state with codes that depend on the atoms alone."""
@@ -269,4 +270,4 @@ class DictionarySolver(BlockSolver):
         if not math.isfinite(value):
             return state
         blocks, memory = [codes, *state.blocks[1:]], [state.memory[0], losses]
-        return BlockState(blocks, memory, value, state.gap, state.stationarity, state.n_sweeps)
+        return dataclasses.replace(state, blocks=blocks, memory=memory, value=value)

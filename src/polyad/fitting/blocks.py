@@ -104,8 +104,8 @@ class BlockProblem(ABC):
 class BlockState:
     """Blocks, what their steps hand on, f, and the gap that the next sweep may leave.
 
-    ``earlier`` are the blocks that the newest ones came after, with momentum for ``n_moving``
-    sweeps.
+    ``earlier`` are the blocks that the newest ones came after, for momentum, which has grown for
+    ``n_moving`` sweeps.
     """
 
     blocks: list[Array]
@@ -114,8 +114,8 @@ class BlockState:
     gap: float
     stationarity: float
     n_sweeps: int
-    earlier: list[Array] = dataclasses.field(default_factory=list, metadata={"like": "blocks"})
-    n_moving: int = 0
+    earlier: list[Array]
+    n_moving: int
 
 
 class BlockSolver(Solver[BlockState]):
@@ -141,7 +141,7 @@ class BlockSolver(Solver[BlockState]):
         above = value - self.least if math.isfinite(self.least) else abs(value)
         gap = max(_FIRST * above, self.floor)
         measured = self._stationarity(list(blocks), kept, math.inf)
-        return BlockState(list(blocks), kept, value, gap, measured, 0)
+        return BlockState(list(blocks), kept, value, gap, measured, 0, list(blocks), 0)
 
     def step(self, state: BlockState) -> BlockState:
         """Return the state after one sweep, or a few with smaller gaps; f never rises."""
@@ -162,10 +162,10 @@ class BlockSolver(Solver[BlockState]):
             if is_lower:
                 measured = self._stationarity(blocks, memory, math.sqrt(squares))
                 moving = best.n_moving + 1 if self.problem.extrapolates else 0
-                earlier = best.blocks if moving else []
+                earlier = best.blocks
                 best = BlockState(blocks, memory, value, gap, measured, number, earlier, moving)
             else:
-                best = dataclasses.replace(best, earlier=[], n_moving=0)
+                best = dataclasses.replace(best, n_moving=0)
             brought = state.value - best.value
             if had_momentum and not is_lower:  # the momentum is to blame, not the gap
                 continue
