@@ -38,7 +38,14 @@ OTHER = {
     **{"anchors": [[0], [1], [2]], "n_partitions": 1},
     **{"augment": Scaling(), "preprocess": STFT(n_fft=2), "alpha": 0.5, "beta": 0.5, "gamma": 1.0},
     **{"tau": 0.5, "periodic": True, "axis_weights": (1.0, 2.0), "debias": True},
-    **{"rounds": 2, "metric": None, "metric_floor": 1.0, "center": False, "scale_channels": False},
+    **{
+        "sharpness": 0.5,
+        "rounds": 2,
+        "metric": None,
+        "metric_floor": 1.0,
+        "center": False,
+        "scale_channels": False,
+    },
 }
 UNCOUNTED = {
     "n_jobs": 1,

@@ -120,6 +120,12 @@ def _noise(batch: np.ndarray, rng: Rng) -> np.ndarray:
     return batch + (0.1 * batch.std() * rng.standard_normal(batch.shape)).astype(batch.dtype)
 
 
+def _transport(rng: Rng, data: Data, drawn: Drawn, rules: list[Any]) -> Any:
+    # The published steps have no sharpness.
+    sharp = drawn.get("sharpness", 0.0) > 0
+    return "exact" if sharp else pick(rng, sorted(rules[0].options))
+
+
 def _epsilon(rng: Rng, data: Data, drawn: Drawn, rules: list[Any]) -> Any:
     """Numbers that are small against the steps of a grid take dictionaries long."""
     rule = pick(rng, rules)
@@ -164,6 +170,7 @@ SPECIAL: dict[str, Special] = {
     "tau": lambda rng, *_: pick(rng, (0.0, 0.1, (0.01, 1.0))),
     "axis_weights": lambda *_: None,
     "epsilon": _epsilon,
+    "transport": _transport,
     "metric": _metric,
     "preprocess": lambda *_: None,
     "kinds": lambda rng, *_: pick(rng, ("auto", "auto", "categorical", "real", {0: "real"})),

@@ -212,7 +212,8 @@ class FibreTransport:
             if not isinstance(value, Real) or not 0.0 < value < np.inf:
                 message = f"{name}={value!r} must be a finite number above zero."
                 raise InvalidInputError(message)
-        if not isinstance(sharpness, Real) or not 0.0 <= sharpness <= 1.0:
+        given: Any = sharpness
+        if not isinstance(given, Real) or not 0.0 <= float(given) <= 1.0:
             message = f"sharpness={sharpness!r} must be a number from 0 to 1."
             raise InvalidInputError(message)
         checked = validate_cost(cost)
