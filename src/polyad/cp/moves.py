@@ -50,6 +50,8 @@ _KEPT = 0.01
 _LEAST_SHARE = 0.05
 # Iterations of the model between two splits of a grown start.
 _GROWING_STEPS = 2
+# Ways in which each component is split, of which the best one counts.
+_SPLITS = 2
 # Pairs that are tried for a merge, for each component: the most alike.
 _PAIRS = 2
 
@@ -198,7 +200,9 @@ def nonnegative_moves(
         generator = np.random.default_rng(turn)
         moves = []
         for r in range(n_components):
-            split = shares.split(model, r, generator) or _torn(model, r, generator)
+            found = [shares.split(model, r, generator) for _ in range(_SPLITS)]
+            parted = [split for split in found if split is not None]
+            split = max(parted or [_torn(model, r, generator)], key=lambda split: split.gain)
             pairs = [pair for pair in losses if r not in pair]
             if pairs:
                 pair = min(pairs, key=losses.__getitem__)

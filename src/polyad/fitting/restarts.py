@@ -234,7 +234,12 @@ class _Restarts:
         n_threads = current_threads()
         is_watched = bool(self.options.callbacks) or self.options.verbose > 0
         at_once = n_threads if self.solver.side_by_side and not is_watched else 1
-        numbers = range(self.number, min(self.number + at_once, len(self.seeds)))
+        last = min(self.number + at_once, len(self.seeds))
+        if self.best is None:
+            # A move waits for a model to be made of.
+            later = filter(self._is_move, range(self.number + 1, last))
+            last = next(later, last)
+        numbers = range(self.number, last)
         share = max(1, n_threads // len(numbers))
         run_blocks(self._run, [(number, share) for number in numbers])
         return self.keep(numbers)
@@ -273,7 +278,7 @@ class _Restarts:
     def _finish(self, number: int) -> None:
         """Make what a restart delivers, which is its last state if it was given up."""
         result = self._running[number]
-        if result.status is None:
+        if result.status is None and self.best is not None:
             result.delivered, result.objective = result.state, result.best_objective
         else:
             deliver(self.solver, result, self.options)
