@@ -195,7 +195,7 @@ def report(table: pd.DataFrame) -> str:
     for (name, method), fits in table.groupby(["set", "method"], sort=False):
         random = table[(table["set"] == name) & (table["method"] == "random")]
         # Others than start 0 may be of an earlier run, when the machine was less or more busy.
-        first = random[random["start"] == 0].iloc[0]
+        first = random.sort_values("start").iloc[0]
         unit = random["iterations"].mean() * first["cpu"] / first["iterations"]
         further = fits.loc[fits["start"] > 0, "match"]
         above = 100 * (fits["objective"] / random["objective"].min() - 1)

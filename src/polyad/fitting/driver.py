@@ -36,9 +36,8 @@ _CLEAR_OF_ROUNDING = 4.0
 # A method without a promise of descent has diverged when it is this much worse than its start.
 _DIVERGENCE_FACTOR = 1e3
 # A fit has so many iterations before it may be given up, if what it has to beat is lower by more
-# than so many times the last of them. Of 36 moves on two sets of counts (patients and contacts of
-# experiments/optima) it gave up none of the 11 that would have succeeded, and saved half of all
-# iterations.
+# than so many times the last of them. Chosen on moves of the patients and contacts of
+# experiments/optima, of which it gave up none that would have succeeded.
 _HOPEFUL_ITERATIONS = 5
 _HOPEFUL_STEPS = 20.0
 # The final step may go on for this part of the time budget after its end.
