@@ -1,18 +1,23 @@
 """Starts made of components: singular pairs, splits and merges, and the search over them."""
 
+import threading
+import time
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from scipy.sparse import coo_array
+from sklearn.exceptions import ConvergenceWarning
 
 import polyad
 from polyad import GeneralizedCP, NonnegativeCP, PoissonCP, SimilarityCP, WassersteinCP
 from polyad.cp import moves
+from polyad.cp.poisson.solver import PoissonSolver
 from polyad.cp.problem import build_problem
 from polyad.cp.start import nonnegative_svd_start
-from polyad.fitting import Checkpoint
+from polyad.fitting import Checkpoint, History
 from polyad.metrics import factor_match_score
 from polyad.tensor.sparse import SparseTensor
 
@@ -103,7 +108,7 @@ def shared_and_torn():
 
 def test_a_move_parts_what_was_one_and_joins_what_was_two():
     X, factors, wrong = shared_and_torn()
-    right = moves.moved_start(SparseTensor(X), wrong, 0, seed=0)
+    right = moves.nonnegative_moves(SparseTensor(X), wrong)(0)
     truth = polyad.tensor.KruskalTensor(np.ones(4), factors)
     scores = [
         factor_match_score(polyad.tensor.KruskalTensor(np.ones(4), f), truth, weights=False)
@@ -167,27 +172,138 @@ class Killed(BaseException):
     """What no fit catches."""
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("killed_at", [2, 6, 10])
-def test_a_killed_search_goes_on_to_the_same_bits(killed_at, tmp_path):
-    """Killed in the first, second and third start: the moves after it are those of a whole fit."""
-    X, _ = planted(shape=(20, 9, 8), mean=0.3)
-    make = partial(PoissonCP, 3, init="search", n_init=4, max_iter=4, tol=0.0, random_state=0)
-    count = []
+def same(one, other):
+    """Say whether two fits gave the same bits, and tell the same of their starts."""
+    tables = [model.history_.starts_to_frame().drop(columns="seconds") for model in (one, other)]
+    pairs = zip(one.factors_, other.factors_, strict=True)
+    return tables[0].equals(tables[1]) and all((a == b).all() for a, b in pairs)
 
-    def kill(_):
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("n_jobs", [1, 3])
+@pytest.mark.parametrize("killed_at", [2, 9, 20])
+def test_a_killed_search_goes_on_to_the_same_bits(killed_at, n_jobs, tmp_path, monkeypatch):
+    """Killed in the first, second and a later start, alone or beside others, on other threads."""
+    X, _ = planted(shape=(20, 9, 8), mean=0.3)
+    make = partial(PoissonCP, 3, init="search", n_init=5, max_iter=7, tol=0.0, random_state=0)
+    saved, step, count = Checkpoint(tmp_path / "search", every=1), PoissonSolver.step, []
+
+    def killed(solver, state):
         count.append(1)
         if len(count) == killed_at:
             raise Killed
+        return step(solver, state)
 
-    saved = Checkpoint(tmp_path / "search", every=1)
-    with pytest.raises(Killed):
-        make(checkpoint=saved, callbacks=[kill]).fit(X)
-    resumed, whole = make(checkpoint=saved, n_jobs=2).fit(X), make(n_jobs=1).fit(X)
-    for one, other in zip(resumed.factors_, whole.factors_, strict=True):
-        assert (one == other).all()
-    drop = partial(lambda table: table.drop(columns="seconds"))
-    assert drop(resumed.history_.starts_to_frame()).equals(drop(whole.history_.starts_to_frame()))
+    with monkeypatch.context() as patch:
+        patch.setattr(PoissonSolver, "step", killed)
+        with pytest.raises(Killed):
+            make(checkpoint=saved, n_jobs=n_jobs).fit(X)
+    resumed, whole = make(checkpoint=saved, n_jobs=4 - n_jobs).fit(X), make(n_jobs=1).fit(X)
+    assert same(resumed, whole)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("init", ["search", "random"])
+@pytest.mark.parametrize("name", ["CP", "NonnegativeCP", "PoissonCP", "GeneralizedCP"])
+def test_fits_side_by_side_are_those_of_one_after_another(name, init):
+    X, _ = planted(shape=(20, 9, 8), mean=0.3)
+    kind = {"CP": polyad.CP, **ESTIMATORS}[name]
+    make = partial(kind, 4, init=init, n_init=6, max_iter=15, random_state=0)
+    alone = make(n_jobs=1).fit(X)
+    assert len(alone.history_.starts) == 6
+    assert same(make(n_jobs=3).fit(X), alone)
+    # A callback sees one start after another.
+    seen = []
+    watched = make(n_jobs=3, callbacks=lambda iteration: seen.append(iteration.number)).fit(X)
+    assert same(watched, alone)
+    assert [n for n in seen if n == 1] == [1] * 6
+    assert all(after in (before + 1, 1) for before, after in pairwise(seen))
+
+
+@pytest.mark.parametrize("ending", ["interrupted", "time_budget"])
+def test_a_search_side_by_side_that_is_ended_gives_what_it_has(ending, monkeypatch):
+    X, _ = planted(shape=(20, 9, 8), mean=0.3)
+    step, count, begun = PoissonSolver.step, [], threading.Event()
+
+    def ended(solver, state):
+        count.append(1)
+        if ending == "time_budget":
+            time.sleep(0.01)
+        elif threading.current_thread() is not threading.main_thread():
+            begun.set()
+        elif len(count) > 30 and begun.is_set():
+            raise KeyboardInterrupt
+        return step(solver, state)
+
+    monkeypatch.setattr(PoissonSolver, "step", ended)
+    budget = 0.5 if ending == "time_budget" else None
+    model = PoissonCP(
+        3, init="search", n_init=200, tol=0.0, max_iter=20, n_jobs=2, time_budget=budget
+    )
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X)
+    assert model.status_.value == ending
+    table = model.history_.starts_to_frame()
+    assert 1 <= len(table) < 200
+    assert model.objective_ == table["objective"].min()
+    np.testing.assert_allclose(divergence(X, _loaded(model)), model.objective_)
+
+
+def _loaded(model):
+    return [model.factors_[0] * model.weights_, *model.factors_[1:]]
+
+
+def test_a_move_descends_and_is_given_up_when_it_cannot_win():
+    X, _ = planted(n_components=6, mean=0.5)
+    histories = []
+
+    def watch(iteration):
+        if iteration.number == 1:
+            histories.append(iteration.history)
+
+    model = PoissonCP(6, init="search", n_init=8, random_state=0, callbacks=watch).fit(X)
+    starts = model.history_.starts
+    assert len(histories) == len(starts) == 8
+    best = starts[0]["objective"]
+    for start, history in zip(starts[1:], histories[1:], strict=True):
+        values = np.array(history.objective)
+        assert (np.diff(values) <= 1e-9 * values[0]).all()
+        lacking = values[-1] - best
+        if lacking > 0:
+            assert start["objective"] > best
+            # Given up when it lacks more than twenty times the last step, not before the fifth.
+            steps = -np.diff(values)
+            too_far = values[1:] - histories[0].objective[-1] > 20 * steps
+            assert not too_far[4:-1].any() or lacking < values[-1] * 1e-3
+        best = min(best, start["objective"])
+    assert model.objective_ == best
+
+
+def test_a_search_is_the_same_for_every_seed():
+    X, _ = planted(n_components=6, mean=0.5)
+    one, other = (PoissonCP(6, init="search", random_state=seed).fit(X) for seed in (0, 1))
+    assert len(one.history_.starts) == 3
+    assert same(one, other)
+
+
+def test_a_user_is_told_of_another_answer():
+    """Two components of equal counts that one of two could be: no start is better."""
+    X = np.zeros((6, 4, 4))
+    for k in range(3):
+        X[2 * k : 2 * k + 2, k, k] = 5.0
+    given = [{"start": k, "kind": "random", "objective": 10.0 + k / 1e3} for k in range(2)]
+    model = PoissonCP(2, init="random", n_init=6, random_state=0).fit(coo_array(X))
+    table = model.history_.starts_to_frame()
+    assert table["match"][table["above_best"] == 0].iloc[0] == 1
+    assert table["match"].min() < 0.9
+    with pytest.warns(polyad.exceptions.DataWarning, match="one of several answers"):
+        model.summary()
+    for match, above, told in [(0.5, 1e-3, True), (0.95, 1e-3, False), (0.5, 1.0, False)]:
+        given[0]["match"], given[1]["match"] = 1.0, match
+        given[1]["objective"] = given[0]["objective"] + above
+        history = History(starts=given)
+        assert bool(history.rival) is told
+    assert not History(starts=given[:1]).rival
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -62,11 +62,13 @@ class CP(CPFamily):
     Parameters
     ----------
     {n_components}
-    init : {'svd', 'random'}, KruskalTensor, (weights, factors) or list of factors, default='svd'
+    init : {'svd', 'random', 'search'}, KruskalTensor, pair or list of factors, default='svd'
         Where to start: leading singular vectors of each unfolding, random numbers, or given
-        factors.
+        factors, with or without weights. ``'search'`` spends ``n_init`` fits on singular vectors
+        and then on moves from the best model so far, each of which splits a component and merges
+        two others. With the other names the first fit is that one and further ones are random.
     {n_init}
-        With ``init='svd'`` the first start is that one and the others are random.
+        ``'auto'`` is 3 for a search, and 1 otherwise.
     {max_iter}
         An iteration is a sweep over the modes.
     {tol}
@@ -126,7 +128,7 @@ class CP(CPFamily):
         n_components: int = 2,
         *,
         init: Any = "svd",
-        n_init: int = 1,
+        n_init: int | str = "auto",
         max_iter: int = 1000,
         tol: float = 1e-5,
         ridge: float = 0.0,

@@ -19,18 +19,19 @@ import numpy as np
 from polyad.core.arrays import namespace_of
 from polyad.core.sklearn_compat import StrOptions
 from polyad.core.threads import thread_limit
-from polyad.cp.moves import grown_start, moved_start
+from polyad.cp.moves import grown_start, nonnegative_moves
+from polyad.cp.signed_moves import signed_moves
 from polyad.cp.start import given_start, make_start, of_the_size_of
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
 from polyad.estimators.factorization import FIT_CONSTRAINTS, Factorization
 from polyad.estimators.kruskal import KruskalLearned, KruskalResult
 from polyad.exceptions import InvalidInputError, InvalidTypeError, NumericalError
-from polyad.tensor.alignment import normalize_components, weight_order
+from polyad.tensor.alignment import factor_match_score, normalize_components, weight_order
 from polyad.tensor.kruskal import KruskalTensor, column_norms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from polyad.core.arrays import Array
     from polyad.cp.problem import FitData
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 #: The constraints of the parameters that every member has.
 CP_CONSTRAINTS: dict[str, list[Any]] = {
     **FIT_CONSTRAINTS,
+    "n_init": [*FIT_CONSTRAINTS["n_init"], StrOptions({"auto"})],
     "init": [object],
     "fixed_modes": ["array-like", set, frozenset],
 }
@@ -49,6 +51,8 @@ COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "missing": [StrOptions({"zero", "unobserved"})],
 }
 
+# The fits of a search without another number: about twice the time of one.
+_SEARCH = 3
 # Weights below this part of the norm of the data are nothing.
 _NOTHING = 1e-10
 
@@ -130,10 +134,18 @@ def read_penalties(
     return both[0], both[1]
 
 
-def search_plan(n_starts: int, n_components: int) -> list[str]:
-    """Return the kinds of starts that a search spends its fits on."""
-    move = "move" if n_components > 2 else "random"
-    return ["svd", *[move] * (n_starts - 1)]
+def read_n_init(n_init: Any, init: Any) -> int:
+    """Return how often to fit; a search of one fit is refused."""
+    is_search = isinstance(init, str) and init == "search"
+    if n_init == "auto":
+        return _SEARCH if is_search else 1
+    if is_search and n_init < 2:
+        message = (
+            f"init='search' with n_init={n_init} leaves no fit for a move. Use n_init='auto', "
+            f"which is {_SEARCH} for a search, a larger number, or init='svd' for a single fit."
+        )
+        raise InvalidInputError(message)
+    return int(n_init)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,7 +193,7 @@ class CPFamily(KruskalResult, Factorization):
 
     def _read_init(self, problem: FitData, init: Any) -> Any:
         """Return the name of a start, or the factors of a given one."""
-        if isinstance(init, str) and init in ("svd", "random"):
+        if isinstance(init, str) and init in ("svd", "random", "search"):
             return init
         return given_start(problem, self.n_components, init)
 
@@ -211,6 +223,7 @@ class CPFamily(KruskalResult, Factorization):
 
     def _read(self, given: Any, y: Any) -> FitData:
         check_rank(self.n_components, given.shape)
+        self._n_fits()  # refuses a search of one
         fixed = read_fixed_modes(self.fixed_modes, len(given.shape), self.init)
         earlier = self.kruskal_ if self._goes_on else None
         if earlier is not None:
@@ -262,9 +275,18 @@ class CPFamily(KruskalResult, Factorization):
         if not isinstance(problem.start, str):
             # Given factors are one start; more of the same would only repeat it.
             return ["earlier" if self._goes_on else "given"]
+        n_fits = self._n_fits()
         if problem.start == "search":
-            return search_plan(int(self.n_init), self.n_components)
-        return [problem.start, *["random"] * (int(self.n_init) - 1)]
+            move = "move" if self.n_components > 2 else "random"
+            return [self._first_of_search(problem), *[move] * (n_fits - 1)]
+        return [problem.start, *["random"] * (n_fits - 1)]
+
+    def _first_of_search(self, problem: Any) -> str:
+        """Return the kind of start that a search begins with."""
+        return "svd"
+
+    def _n_fits(self) -> int:
+        return read_n_init(self.n_init, self.init)
 
     def _begin(self, solver: Any, number: int, seed: int) -> Any:
         problem = solver.problem
@@ -285,10 +307,23 @@ class CPFamily(KruskalResult, Factorization):
         """Return factors of a model that is as large as the data."""
         return of_the_size_of(problem, [problem.asarray(factor) for factor in factors])
 
-    def _move(self, solver: Any, state: Any, tried: int, seed: int) -> Any:
-        problem = solver.problem
-        factors = moved_start(problem.tensor, solver.factors(state), tried, seed)
-        return solver.init([problem.asarray(factor) for factor in factors])
+    def _moves(self, solver: Any, state: Any) -> Callable[[int], Any]:
+        problem, factors = solver.problem, solver.factors(state)
+        if self._is_nonnegative:
+            made = nonnegative_moves(problem.tensor, factors)
+        else:
+            own = [problem.asarray(factor) for factor in factors]
+            made = signed_moves(problem.pull(own), own, problem.asarray)
+        return lambda attempt: solver.init([problem.asarray(f) for f in made(attempt)])
+
+    @property
+    def _is_nonnegative(self) -> bool:
+        return issubclass(self._learns, NonnegativeLearned)
+
+    def _match(self, solver: Any, one: Any, other: Any) -> float:
+        both = (solver.factors(state) for state in (one, other))
+        ones = (KruskalTensor(namespace_of(f[0]).ones_like(f[0][0, :]), f) for f in both)
+        return float(factor_match_score(*ones))
 
     def _learned(self, solver: FactorSolver[Any], state: Any) -> CPLearned:
         factors = solver.factors(state)

@@ -50,6 +50,8 @@ _KEPT = 0.01
 _LEAST_SHARE = 0.05
 # Iterations of the model between two splits of a grown start.
 _GROWING_STEPS = 2
+# Ways in which each component is split, of which the best one counts.
+_SPLITS = 2
 # Pairs that are tried for a merge, for each component: the most alike.
 _PAIRS = 2
 
@@ -176,34 +178,46 @@ def grown_start(
     return [solver.problem.asarray(factor) for factor in model.factors()]
 
 
-def moved_start(
-    tensor: DenseTensor | SparseTensor, factors: Sequence[Array], attempt: int, seed: int
-) -> list[Matrix]:
-    """Return factors with one component split and two others merged.
+def nonnegative_moves(
+    tensor: DenseTensor | SparseTensor, factors: Sequence[Array]
+) -> Callable[[int], list[Matrix]]:
+    """Return what makes the moves from a model: factors with one split and two others merged.
 
-    The first attempt is that with the largest difference of gain and loss; each further one
-    splits the next best component, with the pair that is best for it. There are three components at
-    least.
+    The first is that with the largest difference of gain and loss; each further one splits the next
+    best component, with the pair that is best for it. They follow from the model alone, so that a
+    search finds the same for every seed. There are three components at least.
     """
-    generator = np.random.default_rng(seed)
     model = _Mixture.of(factors)
     shares = _Shares(tensor)
     shares.divide(model)
     n_components = len(model.weights)
     losses = {
         pair: shares.loss_of_merging(model, *pair)
-        for pair in _most_alike(model)[: max(_PAIRS * n_components, 3)]
+        for pair in most_alike(model.columns)[: max(_PAIRS * n_components, 3)]
     }
-    moves = []
-    for r in range(n_components):
-        split = shares.split(model, r, generator) or _torn(model, r, generator)
-        pairs = [pair for pair in losses if r not in pair]
-        if pairs:
-            pair = min(pairs, key=losses.__getitem__)
-            moves.append((split.gain - losses[pair], r, pair, split))
-    moves.sort(key=lambda move: -move[0])
-    _, r, (i, j), split = moves[attempt % len(moves)]
-    return _replaced(_merged(model, i, j), r, split, gone=[j]).factors()
+
+    def ranked(turn: int) -> list[tuple[float, int, tuple[int, int], _Split]]:
+        generator = np.random.default_rng(turn)
+        moves = []
+        for r in range(n_components):
+            found = [shares.split(model, r, generator) for _ in range(_SPLITS)]
+            parted = [split for split in found if split is not None]
+            split = max(parted or [_torn(model, r, generator)], key=lambda split: split.gain)
+            pairs = [pair for pair in losses if r not in pair]
+            if pairs:
+                pair = min(pairs, key=losses.__getitem__)
+                moves.append((split.gain - losses[pair], r, pair, split))
+        return sorted(moves, key=lambda move: -move[0])
+
+    first = ranked(0)
+
+    def made(attempt: int) -> list[Matrix]:
+        # When all have been tried, they are split in other ways.
+        turn, place = divmod(attempt, len(first))
+        _, r, (i, j), split = (ranked(turn) if turn else first)[place]
+        return _replaced(_merged(model, i, j), r, split, gone=[j]).factors()
+
+    return made
 
 
 def _halves(
@@ -270,14 +284,14 @@ def _torn(model: _Mixture, r: int, generator: np.random.Generator) -> _Split:
     return _Split(np.full(2, 0.5), [c / np.where(s > 0, s, 1.0) for c, s in pairs], 0.0)
 
 
-def _most_alike(model: _Mixture) -> list[tuple[int, int]]:
+def most_alike(columns: Sequence[Matrix]) -> list[tuple[int, int]]:
     """Return the pairs of components, those first that are most alike but for the samples."""
-    cosines = np.ones((len(model.weights),) * 2)
-    for column in model.columns[1:]:
+    cosines = np.ones((columns[0].shape[1],) * 2)
+    for column in columns[1:]:
         lengths = np.sqrt((column**2).sum(axis=0))
         unit = column / np.where(lengths > 0, lengths, 1.0)
-        cosines *= unit.T @ unit
-    pairs = zip(*np.triu_indices(len(model.weights), 1), strict=True)
+        cosines *= np.abs(unit.T @ unit)
+    pairs = zip(*np.triu_indices(len(cosines), 1), strict=True)
     return sorted(((int(i), int(j)) for i, j in pairs), key=lambda pair: -cosines[pair])
 
 

@@ -24,7 +24,7 @@ from polyad.tensor.products import gram_product, kruskal_to_dense
 from polyad.tensor.sparse import SparseTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from polyad.cp.similarity.solver import Smoothness
     from polyad.cp.supervised.classifier import Labels
@@ -150,6 +150,10 @@ class Problem(FitData, ABC):
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual."""
 
+    @abstractmethod
+    def pull(self, factors: Sequence[Array]) -> Callable[[Sequence[Array], int], Array]:
+        """Return the map of columns to their MTTKRP with what a model leaves of the data."""
+
     def fit_samples(self, factors: Sequence[Array], rule: UpdateRule) -> tuple[Array, float]:
         """Return the factor of mode 0 that a rule gives, and the squared residual with it."""
         rows = self.minimizer(factors, 0, rule)
@@ -181,6 +185,16 @@ class CompleteProblem(Problem):
     def residual(self, factors: Sequence[Array]) -> float:
         """Return ``|X|² - 2 <X, model> + |model|²``."""
         return self._residual(factors, self.tensor.mttkrp(factors, 0), factors[0])
+
+    def pull(self, factors: Sequence[Array]) -> Callable[[Sequence[Array], int], Array]:
+        """As for every problem; the part of the model needs no more than the factors."""
+
+        def pulled(columns: Sequence[Array], mode: int) -> Array:
+            inner = [f.T @ c for f, c in zip(factors, columns, strict=True)]
+            of_model = factors[mode] @ math.prod(inner[:mode] + inner[mode + 1 :])
+            return self.tensor.mttkrp(columns, mode) - of_model
+
+        return pulled
 
     def fit_samples(self, factors: Sequence[Array], rule: UpdateRule) -> tuple[Array, float]:
         """As for every problem, in one pass over the data."""
@@ -235,6 +249,11 @@ class ObservedSparse(ObservedProblem):
     def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
         """Solve one small system per row; a row without observations is zero."""
         return rule.solve_observed(self.tensor, factors, mode, self._shift(factors, mode))
+
+    def pull(self, factors: Sequence[Array]) -> Callable[[Sequence[Array], int], Array]:
+        """As for every problem: what is left is at the stored entries."""
+        left = self.tensor.values - self.tensor.values_of(factors)
+        return self.tensor.with_values(left).mttkrp
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual over the stored entries."""
@@ -313,10 +332,16 @@ class ObservedDense(ObservedProblem):
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return the squared residual over the observed entries."""
+        return self._left(factors).norm_squared()
+
+    def pull(self, factors: Sequence[Array]) -> Callable[[Sequence[Array], int], Array]:
+        """As for every problem: nothing is left where nothing was observed."""
+        return self._left(factors).mttkrp
+
+    def _left(self, factors: Sequence[Array]) -> DenseTensor:
         xp = namespace_of(factors[0])
         ones = xp.ones(int(factors[0].shape[1]), dtype=self.dtype)
-        difference = self.mask.array * (self.tensor.array - kruskal_to_dense(ones, factors))
-        return DenseTensor(difference).norm_squared()
+        return DenseTensor(self.mask.array * (self.tensor.array - kruskal_to_dense(ones, factors)))
 
 
 def _normal_matrices(mask: DenseTensor, factors: Sequence[Array], mode: int) -> Array:

@@ -137,6 +137,7 @@ class AlternatingLeastSquares(LeastSquaresSolver):
     """CP by alternating least squares; ``ridge`` weighs the squared factors."""
 
     name = "CP"
+    side_by_side = True
 
     def __init__(
         self, problem: Problem, *, ridge: float = 0.0, fixed_modes: Collection[int] = ()

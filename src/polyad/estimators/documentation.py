@@ -53,7 +53,8 @@ time_budget : float
 random_state : int, RandomState instance or None
     Seeds the start.
 n_jobs : int
-    The number of threads; None or -1 uses all. Results do not depend on it.
+    The number of threads; None or -1 uses all. Results do not depend on it. Several fits may run
+    side by side, if there are no callbacks and no progress bar.
 warm_start : bool
     Whether ``fit`` goes on from the model of the fit before.
 checkpoint : path or Checkpoint

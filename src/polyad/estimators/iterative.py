@@ -8,6 +8,7 @@ fit, features or classes, is a subclass's.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from functools import partial
 from numbers import Integral, Real
@@ -58,7 +59,7 @@ class IterativeEstimator(PolyadEstimator, ABC):
     _uncounted: ClassVar[frozenset[str]] = UNCOUNTED
 
     if TYPE_CHECKING:
-        n_init: int
+        n_init: int | str
         max_iter: int
         tol: float
         time_budget: float | None
@@ -105,14 +106,22 @@ class IterativeEstimator(PolyadEstimator, ABC):
         """Return the kind of each start, by which ``history_`` tells of it."""
         init = getattr(self, "init", None)
         first = init if isinstance(init, str) else "random"
-        return [first, *["random"] * (int(self.n_init) - 1)]
+        return [first, *["random"] * (self._n_fits() - 1)]
 
-    def _move(self, solver: Any, state: Any, tried: int, seed: int) -> Any:
-        """Return a start made from the best state so far, from which some moves were tried before.
+    def _n_fits(self) -> int:
+        """Return how often ``n_init`` asks to fit."""
+        return int(self.n_init)
+
+    def _moves(self, solver: Any, state: Any) -> Callable[[int], Any]:
+        """Return what makes starts from a state, given how many were made before.
 
         Only for a room that has starts of the kind 'move'.
         """
         raise NotImplementedError
+
+    def _match(self, solver: Any, one: Any, other: Any) -> float:
+        """Return how alike the components of two delivered states are, 1 if they are the same."""
+        return math.nan
 
     def _warn_about_model(self, problem: Any, learned: Any) -> None:
         """Warn of a model that is of no use."""
@@ -140,7 +149,7 @@ class IterativeEstimator(PolyadEstimator, ABC):
         """Return what must be the same for a checkpoint to be of the same fit."""
         if self.checkpoint is None:
             return {}
-        parameters = self.get_params(deep=False)
+        parameters = {**self.get_params(deep=False), "n_init": self._n_fits()}
         return fit_identity(type(self), parameters, self._content(given, y), self._uncounted)
 
     def _run(
@@ -162,7 +171,7 @@ class IterativeEstimator(PolyadEstimator, ABC):
         def start(number: int, seed: int) -> Any:
             return self._begin(solver, number, seed)
 
-        moves = Moves(kinds, partial(self._move, solver))
+        moves = Moves(kinds, partial(self._moves, solver), partial(self._match, solver))
         checkpoint = Checkpoint.of(self.checkpoint)
         resumable = None
         if checkpoint is not None:

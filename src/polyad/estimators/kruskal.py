@@ -199,7 +199,8 @@ class KruskalResult(PolyadEstimator):
 
         A component that is one sample, or that every sample has, is seldom a finding: the table
         tells, and a :class:`~polyad.exceptions.DataWarning` names components of which one sample
-        holds more than half.
+        holds more than half. Another one tells if a second start of the fit ended as low, within a
+        thousandth, with other components (a match below 0.9).
 
         Parameters
         ----------
@@ -238,6 +239,8 @@ class KruskalResult(PolyadEstimator):
                 "LabelledTensor.from_frame), logarithms or presence (entries), or fewer "
                 "components, may help."
             )
+        if self.history_.rival:
+            self._warn_about_data(self.history_.rival)
         return table
 
     def _summary(self, k: int) -> pd.DataFrame:

@@ -265,7 +265,8 @@ def check_starts(starts: Any, number: int) -> None:
     """Refuse records of the restarts before the one whose turn it is that no fit has."""
     _check(isinstance(starts, list) and len(starts) == number, "the starts")
     for position, record in enumerate(starts):
-        kinds = {"start": int, "kind": str, "objective": float, "n_iter": int, "seconds": float}
+        numbers = dict.fromkeys(("objective", "match", "seconds"), float)
+        kinds = {"start": int, "kind": str, "n_iter": int, **numbers}
         sound = isinstance(record, dict) and record.keys() == kinds.keys()
         sound = sound and all(type(record[name]) is kind for name, kind in kinds.items())
         _check(sound and record["start"] == position, "the starts")

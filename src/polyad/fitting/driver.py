@@ -35,6 +35,11 @@ S = TypeVar("S")
 _CLEAR_OF_ROUNDING = 4.0
 # A method without a promise of descent has diverged when it is this much worse than its start.
 _DIVERGENCE_FACTOR = 1e3
+# A fit has so many iterations before it may be given up, if what it has to beat is lower by more
+# than so many times the last of them. Chosen on moves of the patients and contacts of
+# experiments/optima, of which it gave up none that would have succeeded.
+_HOPEFUL_ITERATIONS = 5
+_HOPEFUL_STEPS = 20.0
 # The final step may go on for this part of the time budget after its end.
 _FINISHING = 0.1
 
@@ -94,6 +99,8 @@ class Solver(ABC, Generic[S]):
     #: Whether the end of the time budget ends an iteration that is under way, of which nothing is
     #: kept: for those that may take many seconds.
     gives_up_steps: ClassVar[bool] = False
+    #: Whether several fits may run at once, each on a thread: nothing is kept between calls.
+    side_by_side: ClassVar[bool] = False
     #: How much worse than the last iteration the finished state may be, beside rounding.
     finish_cost: float = 0.0
     #: The objective of a model of zeros, once the fit is finished: one above it has diverged.
@@ -171,6 +178,9 @@ class FitOptions:
         See :class:`~polyad.fitting.driver.Progress`.
     clock : Clock
         Of the fit, restarts and final step included; by default it starts now.
+    to_beat : float
+        An objective that is known to be possible. A fit whose last iterations are too small to come
+        below it is given up, with None for its status.
     """
 
     max_iter: int = 100
@@ -179,6 +189,7 @@ class FitOptions:
     callbacks: tuple[Callable[[Iteration], object], ...] = ()
     verbose: int = 0
     clock: Clock = field(default_factory=Clock)
+    to_beat: float = math.inf
 
 
 @dataclass
@@ -190,7 +201,7 @@ class FitResult(Generic[S]):
     state : object
         The best state of the iterations.
     status : Status or None
-        How it ended; None while it runs.
+        How it ended; None while it runs, and if it was given up.
     history : History
         The iterations.
     last : object
@@ -276,7 +287,7 @@ def run(
                 result.status = endings.status()
                 if result.status is None and _is_out_of_time(solver, result, options):
                     result.status = Status.TIME_BUDGET
-                if result.status is not None:
+                if result.status is not None or endings.is_hopeless():
                     break
                 objective = _advance(solver, result, options, earlier)
                 endings.add(objective)
@@ -424,6 +435,13 @@ class _Endings:
             if tol > 0 and last <= solver.least + solver.floor:
                 return Status.CONVERGED
         return Status.MAX_ITER if self._n_objectives > self._options.max_iter else None
+
+    def is_hopeless(self) -> bool:
+        """Say whether many more iterations like the last one would not be enough."""
+        if self._n_objectives <= _HOPEFUL_ITERATIONS or not self._recent:
+            return False
+        last = self._recent[-1]
+        return last - self._options.to_beat > _HOPEFUL_STEPS * (self._previous - last)
 
     def _is_settled(self, last: float) -> bool:
         """Say whether the last iterations brought nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from polyad.exceptions import MissingPackageError
@@ -10,6 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pandas as pd
+
+# The part of the best objective within which another is as low, and the match below which
+# components are others.
+_AS_LOW = 1e-3
+_OTHER_COMPONENTS = 0.9
 
 
 class History:
@@ -62,13 +68,32 @@ class History:
 
         ``objective`` is that of the model that the start would have delivered, and NaN if it broke
         down; ``above_best`` is its distance to the lowest one, which is the model that you have.
+        A move that could not become the best any more was ended there. ``match`` is the factor
+        match score of its components with those of the start that beat it, of the best one 1, and
+        NaN where there are no components to compare.
         """
         import pandas as pd
 
-        columns = ["start", "kind", "objective", "n_iter", "seconds"]
+        columns = ["start", "kind", "objective", "match", "n_iter", "seconds"]
         table = pd.DataFrame(self.starts, columns=columns).set_index("start")
         table.insert(2, "above_best", table["objective"] - table["objective"].min())
         return table
+
+    @property
+    def rival(self) -> str:
+        """A sentence, if another start ended as low with other components; nothing otherwise."""
+        known = [start for start in self.starts if math.isfinite(start["objective"])]
+        if len(known) < 2:
+            return ""
+        best, second, *_ = sorted(known, key=lambda start: float(start["objective"]))
+        above, size = second["objective"] - best["objective"], abs(best["objective"])
+        if above > _AS_LOW * size or not second["match"] < _OTHER_COMPONENTS:
+            return ""
+        return (
+            f"Start {second['start']} ended as low as the best one, {above:.2g} above, with other "
+            f"components (match {second['match']:.2f}): this model is one of several answers. "
+            "history_.starts_to_frame() tells of all; fewer components may leave one."
+        )
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the objective against the iteration and return the matplotlib axes.

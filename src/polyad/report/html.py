@@ -81,6 +81,7 @@ def write_report(
         page = template.render(
             title=title or _title(model),
             status=getattr(model, "status_", None),
+            rival=model.history_.rival if hasattr(model, "history_") else "",
             facts=_facts(model, X, y),
             history=_picture(plot_history(model)) if hasattr(model, "history_") else "",
             **{"components": "", "labelled_modes": [], "tables": [], "n_hidden": 0, **parts},

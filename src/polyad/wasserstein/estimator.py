@@ -216,7 +216,9 @@ class WassersteinCP(CPFamily):
     memory_limit : float, default=4.0
         How many gigabytes a fit may take beyond the data. Marginals that do not fit are computed
         again when they are needed.
-    {init, n_init, max_iter, tol}
+    {init, n_init}
+        ``'auto'`` is 3 for a search, and 1 otherwise.
+    {max_iter, tol}
         Where the objective of a model of nothing is larger, it is a part of that.
     {fixed_modes, time_budget, random_state}
         An integer also seeds the cost ``"random"``, which is always the same otherwise.
@@ -303,7 +305,7 @@ class WassersteinCP(CPFamily):
         inner_iter: int = 2,
         memory_limit: float = 4.0,
         init: Any = "random",
-        n_init: int = 1,
+        n_init: int | str = "auto",
         max_iter: int = 500,
         tol: float = 1e-4,
         fixed_modes: Iterable[int] = (),

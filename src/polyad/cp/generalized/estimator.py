@@ -104,10 +104,12 @@ class GeneralizedCP(CPFamily):
         Where to start: random numbers whose model has the level of the data, singular vectors (for
         ``'gaussian'``, ``'huber'``, and losses whose factors are not negative), or given factors,
         with or without weights.
-        ``'split'`` and ``'search'`` are for factors that are not negative, as in
-        :class:`~polyad.PoissonCP`.
+        ``'split'`` is for factors that are not negative, as in :class:`~polyad.PoissonCP`.
+        ``'search'`` spends ``n_init`` fits on one start and then on moves from the best model so
+        far; factors of any sign need ``solver='lbfgs'`` for it.
+        With the other names the first fit is that one and further ones are random.
     {n_init}
-        With ``init='svd'`` the first start is that one and the others are random.
+        ``'auto'`` is 3 for a search, and 1 otherwise.
     {max_iter, tol}
     ridge : float, default=0.0
         The weight :math:`\lambda` of the squared factors. It keeps model values finite where the
@@ -209,7 +211,7 @@ class GeneralizedCP(CPFamily):
         loss: str | Loss = "gaussian",
         solver: Literal["auto", "lbfgs", "adam"] = "auto",
         init: Any = "random",
-        n_init: int = 1,
+        n_init: int | str = "auto",
         max_iter: int = 1000,
         tol: float = 1e-7,
         ridge: float = 0.0,
@@ -384,8 +386,7 @@ class GeneralizedCP(CPFamily):
     def _read_init(self, problem: FitData, init: Any) -> Any:
         loss = read_loss(self.loss)
         if isinstance(init, str):
-            free = ("svd", "random") if loss.degree is not None else ("random",)
-            names = NONNEGATIVE_STARTS if loss.lower == 0 else free
+            names = NONNEGATIVE_STARTS if self._is_nonnegative else self._free_starts(problem)
             if init in names:
                 return init
             message = (
@@ -406,8 +407,22 @@ class GeneralizedCP(CPFamily):
                 raise InvalidInputError(message)
         return factors
 
+    def _free_starts(self, problem: Any) -> list[str]:
+        """Return the names of starts of a loss whose factors have any sign."""
+        names = ["random"] if problem.loss.degree is None else ["svd", "random"]
+        # A search looks at what every cell pulls.
+        return [*names, "search"] if problem.is_exact and self.solver != "adam" else names
+
+    def _first_of_search(self, problem: Any) -> str:
+        has_vectors = self._is_nonnegative or problem.loss.degree is not None
+        return "svd" if has_vectors else "random"
+
+    @property
+    def _is_nonnegative(self) -> bool:
+        return read_loss(self.loss).lower == 0
+
     def _start(self, problem: Any, kind: str, seed: int) -> list[Array]:
-        if kind == "random":
+        if kind in ("random", "move"):
             return random_start(problem, self.n_components, seed)
         data = FitData(problem.tensor)
         if problem.loss.lower == 0:

@@ -56,7 +56,7 @@ from polyad.tensor.products import (
 from polyad.tensor.sparse import SparseTensor, canonicalize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -76,6 +76,8 @@ _CHUNK = 1 << 18
 # Cells of a sparse tensor that are visited one by one in each evaluation.
 MAX_CELLS = 20_000_000
 _CONSTANT_STEPS = 100
+# Parts of a model whose losses tell how curved the loss is there.
+_NEARBY = (0.99, 1.0, 1.01)
 # The part of a sum that is rounding, and the loss of an entry that is as good as none.
 _ROUNDING = 1e-12
 _NEGLIGIBLE_LOSS = 1e-9
@@ -216,6 +218,29 @@ class GeneralizedProblem(FitData, ABC):
     @abstractmethod
     def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
         """Return the sum of the loss over the observed entries, and its gradient in each factor."""
+
+    def pull(self, factors: Sequence[Matrix]) -> Callable[[Sequence[Matrix], int], Matrix]:
+        """Return the map of columns to their MTTKRP with what a model leaves of the data.
+
+        That is the negative derivative of the loss over its mean curvature. A component that is
+        zero in a mode changes no model value, and its gradient there is the product asked for.
+        """
+        own, rank = list(factors), factors[0].shape[1]
+        parts = [self.evaluate([own[0] * part, *own[1:]])[0] for part in _NEARBY]
+        bend = (parts[0] - 2.0 * parts[1] + parts[2]) / (_NEARBY[2] - 1.0) ** 2
+        curvature = bend / max(float(np.sum(gram_product(own))), np.finfo(float).tiny)
+        if not (math.isfinite(curvature) and curvature > 0):
+            curvature = 1.0
+
+        def pulled(columns: Sequence[Matrix], mode: int) -> Matrix:
+            both = [
+                np.hstack([f, 0.0 * c if k == mode else c])
+                for k, (f, c) in enumerate(zip(own, columns, strict=True))
+            ]
+            gradient = self.evaluate(both)[1][mode]
+            return gradient[:, rank:] / -curvature
+
+        return pulled
 
     @abstractmethod
     def evaluate_constant(self, m: float) -> tuple[float, float]:

@@ -72,6 +72,7 @@ class QuasiNewtonSolver(FactorSolver[GeneralizedState]):
     """
 
     name = "GeneralizedCP"
+    side_by_side = True
     problem: GeneralizedProblem
 
     def __init__(

@@ -108,6 +108,7 @@ class NonnegativeCP(NonnegativeFamily):
         Coordinate descent, or multiplicative updates (CP-NMU). The first is faster and accepts
         negative entries in the data; the second needs nonnegative data.
     {init, n_init}
+        ``'auto'`` is 3 for a search, and 1 otherwise.
     {max_iter}
         An iteration is a sweep over the modes.
     {tol, sparsity}
@@ -165,7 +166,7 @@ class NonnegativeCP(NonnegativeFamily):
         *,
         solver: str = "hals",
         init: Any = "svd",
-        n_init: int = 1,
+        n_init: int | str = "auto",
         max_iter: int = 1000,
         tol: float = 1e-5,
         sparsity: float | Sequence[float] = 0.0,

@@ -191,6 +191,7 @@ class NonnegativeSolver(LeastSquaresSolver):
     """CP with nonnegative factors; the penalties are one number per mode."""
 
     name = "NonnegativeCP"
+    side_by_side = True
 
     def __init__(
         self,

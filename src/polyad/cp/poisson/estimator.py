@@ -55,7 +55,9 @@ class PoissonCP(CPFamily):
     solver : {'mu', 'pdnr'}, default='mu'
         How the rows of a factor are improved: by multiplicative updates, which are cheap, or by
         Newton steps, which need far fewer iterations to a precise optimum and give exact zeros.
-    {init, n_init, max_iter}
+    {init, n_init}
+        ``'auto'`` is 3 for a search, and 1 otherwise.
+    {max_iter}
         An iteration is a sweep over the modes.
     {tol}
         See ``kkt`` in ``history_`` for how stationary the result is.
@@ -133,7 +135,7 @@ class PoissonCP(CPFamily):
         *,
         solver: Method = "mu",
         init: Any = "svd",
-        n_init: int = 1,
+        n_init: int | str = "auto",
         max_iter: int = 500,
         tol: float = 1e-5,
         inner_iter: int = 10,

@@ -76,6 +76,7 @@ class PoissonSolver(FactorSolver[PoissonState]):
     """CP of counts by alternating Poisson regression."""
 
     name = "PoissonCP"
+    side_by_side = True
     problem: CountProblem
 
     def __init__(

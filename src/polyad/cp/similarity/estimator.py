@@ -76,6 +76,7 @@ class SimilarityCP(NonnegativeFamily):
     similarity_weight : float or sequence of float, default=0.1
         The weight :math:`w`, for all modes or for each. It has no unit.
     {init, n_init}
+        ``'auto'`` is 3 for a search, and 1 otherwise.
     {max_iter}
         An iteration is a sweep over the modes.
     {tol, sparsity}
@@ -157,7 +158,7 @@ class SimilarityCP(NonnegativeFamily):
         similarities: Any = "cosine",
         similarity_weight: float | Sequence[float] = 0.1,
         init: Any = "svd",
-        n_init: int = 1,
+        n_init: int | str = "auto",
         max_iter: int = 1000,
         tol: float = 1e-5,
         sparsity: float | Sequence[float] = 0.0,

@@ -32,6 +32,7 @@ from polyad.data.batches import Batch, MemorySource, SampleSource, matching
 from polyad.data.label_values import joined_labels
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
+from polyad.estimators.factorization import FIT_CONSTRAINTS
 from polyad.exceptions import InvalidInputError
 from polyad.fitting import FitOptions, FitResult, History
 from polyad.fitting.driver import deliver
@@ -192,6 +193,7 @@ class StochasticCP(BatchedCP):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
+        "n_init": FIT_CONSTRAINTS["n_init"],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
         "ridge": [Interval(Real, 0, None, closed="left")],

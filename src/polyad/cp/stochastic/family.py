@@ -82,7 +82,7 @@ class BatchedCP(CPFamily):
     def _open(self, X: Any, mask: Any) -> SampleSource:
         source = open_source(X, int(self.batch_size), allow_nan=self._accepts_nan, mask=mask)
         if source.reads_once:
-            check_single_pass(self.max_iter, self.n_init, self.checkpoint)
+            check_single_pass(self.max_iter, self._n_fits(), self.checkpoint)
         return source
 
     def _content(self, given: SampleSource, y: Any) -> dict[str, Any]:

@@ -85,6 +85,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         The weight :math:`\rho` of the squared weights of the classifier. It has no unit either. It
         keeps components that explain little of the data from carrying the labels alone.
     {init, n_init}
+        ``'auto'`` is 3 for a search, and 1 otherwise.
     {max_iter}
         An iteration is a sweep over the modes.
     {tol, sparsity}
@@ -181,7 +182,7 @@ class SupervisedCP(ClassifierMixin, NonnegativeFamily):
         label_weight: float = 0.1,
         label_ridge: float = 0.001,
         init: Any = "svd",
-        n_init: int = 1,
+        n_init: int | str = "auto",
         max_iter: int = 1000,
         tol: float = 1e-5,
         sparsity: float | Sequence[float] = 0.0,
