@@ -21,6 +21,7 @@ from polyad.core.sklearn_compat import StrOptions
 from polyad.core.threads import thread_limit
 from polyad.cp.moves import grown_start, nonnegative_moves
 from polyad.cp.signed_moves import signed_moves
+from polyad.cp.solver import FactorSolver
 from polyad.cp.start import given_start, make_start, of_the_size_of
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from polyad.core.arrays import Array
     from polyad.cp.problem import FitData
-    from polyad.cp.solver import FactorSolver
     from polyad.data.readers import TensorInput
 
 #: The constraints of the parameters that every member has.
@@ -294,6 +294,8 @@ class CPFamily(KruskalResult, Factorization):
             return solver.init(list(problem.start))
         kinds = self._kinds(problem)
         kind = kinds[number] if number < len(kinds) else "random"
+        if problem.start == "search" and kind == "svd":
+            seed = 0  # as moves do, it follows from the data alone
         if kind == "split":
             sized = partial(self._sized, problem)
             return solver.init(grown_start(solver, self.n_components, seed, sized))
@@ -321,6 +323,8 @@ class CPFamily(KruskalResult, Factorization):
         return issubclass(self._learns, NonnegativeLearned)
 
     def _match(self, solver: Any, one: Any, other: Any) -> float:
+        if not isinstance(solver, FactorSolver):
+            return math.nan
         both = (solver.factors(state) for state in (one, other))
         ones = (KruskalTensor(namespace_of(f[0]).ones_like(f[0][0, :]), f) for f in both)
         return float(factor_match_score(*ones))

@@ -88,19 +88,19 @@ def svd_start(
 
 
 def nonnegative_svd_start(problem: FitData, n_components: int, seed: int) -> list[Array]:
-    """Return nonnegative factors made of singular vectors, the same for every seed.
+    """Return nonnegative factors made of singular vectors, nearly the same for every seed.
 
     Of a tensor, the sizes of the leading singular vectors of each unfolding. Of a matrix, whose
     vectors come in pairs, the larger of the two nonnegative parts of each pair (NNDSVD, Boutsidis
     and Gallopoulos 2008), with some of the margins of the data mixed in: no entry is zero where
-    something is to be explained. Only components beyond the rank of a matrix depend on the seed.
+    something is to be explained.
     """
     data = FitData(of_comfortable_size(problem.tensor))
     if len(problem.shape) > 2:
-        vectors = svd_start(data, n_components, 0, _EXACT_STEPS)
+        vectors = svd_start(data, n_components, seed, _EXACT_STEPS)
         return [problem.asarray(without_zeros(factor)) for factor in vectors]
     width = min(n_components, *problem.shape)
-    left = svd_start(data, width, 0, _EXACT_STEPS)[0]
+    left = svd_start(data, width, seed, _EXACT_STEPS)[0]
     pairs = to_numpy(left).astype(np.float64), transposed_product(data.tensor, left)
     sizes = [[norm(np.maximum(sign * part, 0), axis=0) for part in pairs] for sign in (1, -1)]
     positive, negative = map(math.prod, sizes)

@@ -69,7 +69,7 @@ class History:
         ``objective`` is that of the model that the start would have delivered, and NaN if it broke
         down; ``above_best`` is its distance to the lowest one, which is the model that you have.
         A move that could not become the best any more was ended there. ``match`` is the factor
-        match score of its components with those of the start that beat it, of the best one 1, and
+        match score of its components with those of the start that beat it, 1 for the best one, and
         NaN where there are no components to compare.
         """
         import pandas as pd

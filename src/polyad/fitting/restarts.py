@@ -316,21 +316,19 @@ class _Restarts:
             self.error = error
             self.starts.append(record)
             return Status.DIVERGED
-        match = self.moves.match or (lambda *_: math.nan)
-        like_best = match(result.delivered, (self.best or result).delivered)
+        if self.best is not None and self.moves.match is not None:
+            record["match"] = float(self.moves.match(result.delivered, self.best.delivered))
         if self.best is None or result.objective < self.best.objective:
-            # Each is compared with the one that it was beaten by, the best one with itself.
+            # Each is compared with the one that beat it, the best one with itself.
             if self.best is not None:
-                self._best_record()["match"] = like_best
-            record["match"] = math.nan if math.isnan(like_best) else 1.0
+                self._best_record()["match"] = record["match"]
+            record["match"] = 1.0
             self.best = result
             for later in [other for other in self._running if self._is_move(other)]:
                 del self._running[later]
                 self._saved.pop(str(later), None)
                 self._errors.pop(later, None)
                 self._finished.discard(later)
-        else:
-            record["match"] = like_best
         self.starts.append(record)
         return result.status
 
