@@ -82,7 +82,7 @@ def test_the_names_that_are_offered_for_a_divergence_are_taken():
 
 def test_what_only_qmf_refuses():
     with pytest.raises(InvalidInputError, match="batch_size=3 is for solver='adam'"):
-        QMF(batch_size=3).fit(small())
+        QMF(solver="newton", batch_size=3).fit(small())
     for wrong in ({"batch_size": 0}, {"ridge": -1.0}, {"ridge": 1e300}, {"init": "nmf"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             QMF(**wrong).fit(small())

@@ -119,6 +119,21 @@ def test_inflation_tells_powers_from_roots():
     assert inflation[:6].min() > inflation[6:].max()
 
 
+def test_batches_choose_adam_and_newton_is_for_all_features():
+    def fitted(**options):
+        return QMF(2, random_state=0, max_iter=3, **options).fit(small())
+
+    pairs = [
+        (fitted(), fitted(solver="newton")),
+        (fitted(batch_size=3), fitted(solver="adam", batch_size=3)),
+    ]
+    for chosen, named in pairs:
+        assert chosen.history_.objective == named.history_.objective
+        np.testing.assert_array_equal(chosen.components_, named.components_)
+    assert "damping" in pairs[0][0].history_.to_frame()
+    assert "learning_rate" in pairs[1][0].history_.to_frame()
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -83,14 +83,16 @@ class QMF(QuantileFamily):
     nonnegative : bool, default=True
         Whether scores and loadings are kept from being negative.
     {divergence}
-    solver : {'newton', 'adam'}, default='newton'
-        Damped Gauss-Newton steps of all features and of all samples in turn, which never raise the
-        objective; or Adam with exact gradients, as the paper does, also with batches of features.
+    solver : {'auto', 'newton', 'adam'}, default='auto'
+        ``'newton'`` makes damped Gauss-Newton steps of all features and of all samples in turn,
+        which never raise the objective. ``'adam'`` is Adam with exact gradients, as the paper has
+        it, also with batches of features. ``'auto'`` is Adam if there is a ``batch_size``, and
+        Newton's method otherwise.
     learning_rate : float, default=0.05
         The first size of the updates of Adam. It is halved when the objective stops falling.
     batch_size : int, default=None
-        For Adam: update after each batch of so many features. An iteration visits all features
-        once. By default they are all one batch.
+        Update after each batch of so many features, which Adam does. An iteration visits all
+        features once. By default they are all one batch.
     init : {'normalized', 'random'}, default='normalized'
         Where to start: at factors of the data after all features got the same distribution, found
         by multiplicative updates (by a singular value decomposition if factors may be negative); or
@@ -168,7 +170,7 @@ class QMF(QuantileFamily):
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON_CONSTRAINTS,
-        "solver": [StrOptions({"newton", "adam"})],
+        "solver": [StrOptions({"auto", "newton", "adam"})],
         "nonnegative": ["boolean"],
         # Beyond that nothing is left of the divergence, and squares of gradients are no floats.
         "ridge": [Interval(Real, 0, 1e12, closed="both")],
@@ -184,7 +186,7 @@ class QMF(QuantileFamily):
         epsilon: float = 1e-2,
         nonnegative: bool = True,
         divergence: Any = "kl",
-        solver: str = "newton",
+        solver: str = "auto",
         learning_rate: float = 0.05,
         batch_size: int | None = None,
         init: str = "normalized",
@@ -224,17 +226,17 @@ class QMF(QuantileFamily):
     def _solver(self, table: FeatureTable) -> QuantileSolver[Any]:
         settings = Settings(float(self.epsilon), bool(self.nonnegative), float(self.ridge))
         objective = QuantileObjective(table, settings, int(self.n_quantiles))
-        if self.solver == "adam":
-            size = None if self.batch_size is None else int(self.batch_size)
+        size = None if self.batch_size is None else int(self.batch_size)
+        if self.solver == "newton" and size is not None:
+            message = (
+                f"batch_size={self.batch_size} is for solver='adam': solver='newton' moves all "
+                "features at once. Use batch_size=None, or solver='auto' or 'adam'."
+            )
+            raise InvalidInputError(message)
+        if self.solver == "adam" or size is not None:
             return AdamSolver(
                 objective, "QMF", learning_rate=float(self.learning_rate), batch_size=size
             )
-        if self.batch_size is not None:
-            message = (
-                f"batch_size={self.batch_size} is for solver='adam': solver='newton' moves all "
-                "features at once. Use batch_size=None, or solver='adam'."
-            )
-            raise InvalidInputError(message)
         return AlternatingSolver(objective, "QMF")
 
     def _first_parameters(self, table: FeatureTable, seed: int) -> list[Table]:
