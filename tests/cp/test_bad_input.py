@@ -53,7 +53,7 @@ def test_data(data, says):
         ({"n_init": 0}, "n_init"),
         ({"n_init": 10**30}, "n_init"),
         ({"missing": "ignore"}, "missing"),
-        ({"init": "nndsvd"}, "init='nndsvd' is not understood"),
+        ({"init": "nndsvd"}, "not understood. Give 'svd', 'random', 'search', a Kruskal"),
         ({"init": "split"}, "'split' is for classes whose factors are not negative"),
         ({"init": "search", "n_init": 1}, "n_init=1 leaves no fit for a move. Use n_init='auto'"),
         ({"init": 5}, "init=5 is not understood"),

@@ -250,7 +250,9 @@ def given_start(
     The weights and the scale of the data go to the first mode that is not fixed.
     With ``any_samples`` the factor of the samples may have any number of rows.
     """
-    weights, factors = _parts(init)
+    # Classes of batches, which take any samples, have no search.
+    names = ("svd", "random") if any_samples else ("svd", "random", "search")
+    weights, factors = _parts(init, names)
     carrier = next(mode for mode in range(len(problem.shape)) if mode not in problem.fixed_modes)
     shapes = [tuple(factor.shape) for factor in factors]
     expected = [(size, n_components) for size in problem.shape]
@@ -296,8 +298,8 @@ def given_nonnegative_start(problem: FitData, n_components: int, init: Any) -> l
     return factors
 
 
-def _parts(init: Any) -> tuple[np.ndarray | None, list[np.ndarray]]:
-    """Split what was given into weights and factors, as NumPy arrays of floats."""
+def _parts(init: Any, names: Sequence[str]) -> tuple[np.ndarray | None, list[np.ndarray]]:
+    """Split what was given, which is none of the names, into weights and factors of floats."""
     weights, factors = None, init
     if hasattr(init, "weights") and hasattr(init, "factors"):
         weights, factors = init.weights, init.factors
@@ -310,10 +312,11 @@ def _parts(init: Any) -> tuple[np.ndarray | None, list[np.ndarray]]:
         return (None if weights is None else to_numpy(weights).astype(float)), matrices
     except (TypeError, ValueError) as error:
         message = (
-            f"init={init!r} is not understood. Give 'svd', 'random', a KruskalTensor, a pair "
+            f"init={init!r} is not understood. Give {names_of(names)}, a KruskalTensor, a pair "
             "(weights, factors), or a list with one factor per mode."
         )
-        if init in ("split", "search"):
-            message += " 'split' is for classes whose factors are not negative, and 'search' for "
-            message += "those that fit all of the data at once."
+        if init == "split":
+            message += " 'split' is for classes whose factors are not negative."
+        if init == "search":
+            message += " 'search' is for classes that fit all of the data at once."
         raise InvalidTypeError(message) from error
