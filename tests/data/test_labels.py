@@ -14,7 +14,7 @@ import sparse
 import xarray as xr
 
 from polyad.cp.supervised.classifier import split_unlabelled
-from polyad.data.label_values import joined_labels
+from polyad.data.label_values import joined_labels, shown
 from polyad.data.labels import LabelledTensor
 from polyad.data.validation import as_tensor_input
 from polyad.exceptions import (
@@ -557,6 +557,11 @@ def test_a_label_that_would_widen_all_others_is_refused(build):
     tracemalloc.stop()
     assert peak < 50e6
     assert len(str(error.value)) < 300
+
+
+def test_labels_of_numpy_in_an_array_of_objects_are_shown_as_others():
+    labels = np.array([np.str_("a"), np.int64(3), "b", None], dtype=object)
+    assert shown(labels) == "'a', 3, 'b', None"
 
 
 def test_long_labels_of_few_positions_are_taken_and_shown_in_part():

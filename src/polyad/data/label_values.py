@@ -200,8 +200,13 @@ def find_all(wanted: NDArray[Any], own: NDArray[Any], *, name: str) -> NDArray[n
 def shown(labels: NDArray[Any]) -> str:
     """Write out the first few labels for a message or a repr."""
     first = labels[:_SHOWN]
-    # tolist() would give bare integers for dates in nanoseconds.
-    whole = map(str, first) if labels.dtype.kind in "Mm" else map(repr, first.tolist())
+    # tolist() would give bare integers for dates in nanoseconds, and leaves what is NumPy's in an
+    # array of objects as it is: np.str_('a').
+    whole = (
+        map(str, first)
+        if labels.dtype.kind in "Mm"
+        else (repr(x.item() if isinstance(x, np.str_ | np.number) else x) for x in first.tolist())
+    )
     texts = [x if len(x) <= _SHOWN_OF_EACH else x[:_SHOWN_OF_EACH] + "..." for x in whole]
     return ", ".join(texts) + (", ..." if len(labels) > _SHOWN else "")
 
