@@ -478,6 +478,8 @@ def test_samples_that_are_not_finite_are_named():
         ({"augment": lambda batch, _: batch[:1]}, InvalidInputError, "augment returned an array"),
         ({"augment": lambda batch, _: None}, InvalidTypeError, "augment returned a NoneType"),
         ({"preprocess": 3}, InvalidTypeError, "preprocess=3"),
+        ({"preprocess": STFT}, InvalidTypeError, "preprocess is the class STFT. Give an object"),
+        ({"augment": Jitter}, InvalidTypeError, "augment is the class Jitter. Give an object"),
         ({"augment": lambda batch, _: batch + 1j}, InvalidTypeError, "real numbers"),
         ({"preprocess": lambda batch: batch.astype(str)}, InvalidTypeError, "real numbers"),
         ({"preprocess": lambda batch: batch[0]}, InvalidInputError, "preprocess returned"),

@@ -286,6 +286,7 @@ def flat(tensors: Array) -> Array:
 
 def read_augmentation(augment: Any, n_samples: int | None, shape: tuple[int, ...]) -> Any:
     """Return a function, an array with a twin for each sample, or None."""
+    _refuse_class(augment, "augment")
     if augment is None or callable(augment):
         return augment
     if not (hasattr(augment, "shape") and hasattr(augment, "__getitem__")):
@@ -307,6 +308,7 @@ def read_augmentation(augment: Any, n_samples: int | None, shape: tuple[int, ...
 
 def read_preprocess(preprocess: Any) -> Callable[[Array], Array] | None:
     """Return the function that makes tensors of samples, or None."""
+    _refuse_class(preprocess, "preprocess")
     if preprocess is None:
         return None
     if callable(preprocess):
@@ -319,6 +321,14 @@ def read_preprocess(preprocess: Any) -> Callable[[Array], Array] | None:
         "set it again, model.set_params(preprocess=function)."
     )
     raise InvalidTypeError(message)
+
+
+def _refuse_class(step: Any, what: str) -> None:
+    """Refuse a class in place of one of its objects: it would be called with the samples."""
+    if isinstance(step, type):
+        name = step.__name__
+        message = f"{what} is the class {name}. Give an object of it: {what}={name}(...)."
+        raise InvalidTypeError(message)
 
 
 def read_output(made: Any, samples: Array, what: str, *, same_shape: bool = True) -> Array:
