@@ -102,6 +102,7 @@ def test_shared_descriptions_are_inserted_with_defaults_and_additions():
     assert lines[4] == "tol : float, default=1e-5"
     assert lines[7] == "n_init : int, default=3"
     assert lines[9:11] == ["    A second sentence.", "own : {'a', 'b'}, default='a'"]
+    assert "n_init : int or 'auto', default='auto'" in inspect.getdoc(polyad.PoissonCP)
 
 
 def test_without_docstrings_there_is_nothing_to_insert():

@@ -114,6 +114,8 @@ def _described(place: re.Match[str], defaults: dict[str, Any]) -> str:
     for name in names.split(", "):
         head, *text = _DESCRIPTIONS[name].splitlines()
         has_default = name in defaults and not head.endswith(" : None")
+        if head == "n_init : int" and defaults.get(name) == "auto":
+            head += " or 'auto'"
         told = f"{head}, default={_shown(defaults[name])}" if has_default else head
         lines += [indent + line for line in (told, *text)]
     return "\n".join(lines)
