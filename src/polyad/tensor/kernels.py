@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
@@ -96,8 +95,9 @@ def _transposed_product(  # noqa: PLR0917  (Numba gives arguments by position)
     _typing_context: Any, matrix: Any, rows: Any, first: Any, scale: Any, out: Any, place: Any
 ) -> Any:
     """Tell Numba how to write the transpose of parts of four rows to a square of an array."""
-    numbers: Any = ir.VectorType(ir.DoubleType(), 4)
-    mask: Any = ir.VectorType(ir.IntType(32), 4)
+    ir: Any = cgutils.ir
+    numbers = ir.VectorType(ir.DoubleType(), 4)
+    mask = ir.VectorType(ir.IntType(32), 4)
     is_first = isinstance(scale, types.Array)
     unpack: Any = cgutils.unpack_tuple
 
@@ -140,7 +140,7 @@ _PAIRS = ([0, 4, 2, 6], [1, 5, 3, 7])
 _HALVES = ([0, 1, 4, 5], [2, 3, 6, 7])
 # ``transpose_four(matrix, rows, r, scale, out, q)``, all of float64: out[r + v, q + u] becomes
 # scale[r + v] * matrix[rows[u], r + v], or with None for the scale is multiplied by that entry of
-# the matrix, for u, v from 0 to 3. Number by number it takes about twice as long.
+# the matrix, for u, v from 0 to 3. The rows are read as they lie and turned in registers.
 transpose_four: Any = intrinsic(_transposed_product)
 
 # LLVM knows that no array overlaps memory on the stack. With sums elsewhere, each short loop over

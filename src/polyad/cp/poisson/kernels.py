@@ -122,8 +122,8 @@ class Work(NamedTuple):
     """(chunk,): the model at the nonzeros, in shares."""
     ratio: Vector
     """(chunk,): data over model."""
-    enlarged: Vector
-    """(chunk,): what the products of a nonzero were multiplied by."""
+    divisor: Vector
+    """(chunk,): what the products of a nonzero were divided by."""
 
 
 class Row(NamedTuple):
@@ -298,15 +298,15 @@ def _fill(work: Work, chunk: tuple[int, int], scale: Vector) -> None:
 @part
 def _enlarge(work: Work, n: int) -> None:
     """Scale up the products of nonzeros that the other factors hold nearly impossible."""
-    products, largest, enlarged = work.products, work.fitted, work.enlarged
+    products, largest, divisor = work.products, work.fitted, work.divisor
     largest[:n] = 0.0
     for r in range(products.shape[0]):
         for p in range(n):
             largest[p] = max(largest[p], products[r, p])
-    enlarged[:n] = 1.0
+    divisor[:n] = 1.0
     for p in range(n):
         if 0.0 < largest[p] < _SMALL_PRODUCT:
-            enlarged[p] = 1.0 / largest[p]
+            divisor[p] = largest[p]
             for r in range(products.shape[0]):
                 products[r, p] /= largest[p]
 
@@ -370,7 +370,7 @@ def _divergence(work: Work, row: Row, y: Vector, least: float) -> float:
         _load(work, row, (first, last), y)
         values, fitted, ratio = work.slices.values[first:last], work.fitted, work.ratio
         for p in range(values.size):
-            expected = row.total * fitted[p] / work.enlarged[p]
+            expected = row.total * fitted[p] * work.divisor[p]
             ratio[p] = fast_log(values[p] / (expected if expected > least else least))
         for p in range(values.size):
             total += values[p] * ratio[p]
