@@ -95,11 +95,11 @@ def _transposed_product(  # noqa: PLR0917  (Numba gives arguments by position)
     _typing_context: Any, matrix: Any, rows: Any, first: Any, scale: Any, out: Any, place: Any
 ) -> Any:
     """Tell Numba how to write the transpose of parts of four rows to a square of an array."""
-    ir: Any = cgutils.ir
+    utilities: Any = cgutils  # which names what it takes from llvmlite, but has no types
+    ir = utilities.ir
     numbers = ir.VectorType(ir.DoubleType(), 4)
     mask = ir.VectorType(ir.IntType(32), 4)
     is_first = isinstance(scale, types.Array)
-    unpack: Any = cgutils.unpack_tuple
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def number(value: Any, kind: Any) -> Any:
@@ -118,7 +118,7 @@ def _transposed_product(  # noqa: PLR0917  (Numba gives arguments by position)
         column, to = number(arguments[2], first), number(arguments[5], place)
         read = [
             builder.load(pointer(0, column, number(row, rows.dtype)), align=8)
-            for row in unpack(builder, arguments[1])
+            for row in utilities.unpack_tuple(builder, arguments[1])
         ]
         if is_first:
             unit = builder.load(pointer(3, column), align=8)
