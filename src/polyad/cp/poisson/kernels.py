@@ -241,7 +241,8 @@ def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
     n_components = model.stack.shape[1]
     width = _padded(min(longest, max(_LEAST_CHUNK, _PRODUCTS // n_components)))
     products = np.empty((n_components, width))
-    shares, fitted, ratio, divisor = np.empty((4, width))
+    shares, fitted = np.empty(width), np.empty(width)
+    ratio, divisor = np.empty(width), np.empty(width)
     return Work(slices, model, products, shares, fitted, ratio, divisor)
 
 
