@@ -313,7 +313,7 @@ def _fill(work: Work, chunk: tuple[int, int], row: Row) -> None:
 @part
 def _padded(n: int) -> int:
     """Return the next multiple of the length of a vector."""
-    return n + -n % _VECTOR
+    return (n + _VECTOR - 1) & -_VECTOR
 
 
 @part
