@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from polyad.tensor import kernels
 from polyad.tensor.kernels import Pieces, Spans
@@ -71,6 +72,29 @@ def random_work(rng, *, n_middle=1, dtype=np.float64, index=np.uint32, n_compone
     size = (7, n_components)
     factors = tuple(rng.standard_normal(size).astype(dtype) for _ in range(n_middle + 1))
     return pieces, spans, factors
+
+
+@njit
+def transposed(matrix, rows, r, scale, out, q):
+    four = (rows[0], rows[1], rows[2], rows[3])
+    kernels.transpose_four(matrix, four, r, scale, out, q)
+
+
+@pytest.mark.parametrize("index", [np.uint32, np.uint64, np.int64])
+@pytest.mark.parametrize(("r", "q"), [(0, 0), (2, 3), (3, 1)])
+def test_four_rows_are_transposed(index, r, q):
+    """Written with a scale, then multiplied by other rows; nothing outside of the square."""
+    rng = np.random.default_rng(r)
+    matrix, scale, out = rng.random((9, 7)), rng.random(7), rng.random((7, 8))
+    matrix[5] = [0.0, -2.0, 1e300, 1e-310, 1.0, -1e-320, 3.0]
+    first, second = np.array([5, 8, 0, 5], index), np.array([1, 5, 5, 7], index)
+    expected = out.copy()
+    expected[r : r + 4, q : q + 4] = (scale * matrix[first])[:, r : r + 4].T
+    transposed(matrix, first, r, scale, out, q)
+    np.testing.assert_array_equal(out, expected)
+    expected[r : r + 4, q : q + 4] *= matrix[second][:, r : r + 4].T
+    transposed(matrix, second, r, None, out, q)
+    np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize("index", INDICES)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
@@ -96,10 +95,11 @@ def _transposed_product(  # noqa: PLR0917  (Numba gives arguments by position)
     _typing_context: Any, matrix: Any, rows: Any, first: Any, scale: Any, out: Any, place: Any
 ) -> Any:
     """Tell Numba how to write the transpose of parts of four rows to a square of an array."""
-    numbers: Any = ir.VectorType(ir.DoubleType(), 4)
-    mask: Any = ir.VectorType(ir.IntType(32), 4)
+    utilities: Any = cgutils  # which names what it takes from llvmlite, but has no types
+    ir = utilities.ir
+    numbers = ir.VectorType(ir.DoubleType(), 4)
+    mask = ir.VectorType(ir.IntType(32), 4)
     is_first = isinstance(scale, types.Array)
-    unpack: Any = cgutils.unpack_tuple
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def number(value: Any, kind: Any) -> Any:
@@ -118,7 +118,7 @@ def _transposed_product(  # noqa: PLR0917  (Numba gives arguments by position)
         column, to = number(arguments[2], first), number(arguments[5], place)
         read = [
             builder.load(pointer(0, column, number(row, rows.dtype)), align=8)
-            for row in unpack(builder, arguments[1])
+            for row in utilities.unpack_tuple(builder, arguments[1])
         ]
         if is_first:
             unit = builder.load(pointer(3, column), align=8)
@@ -140,7 +140,7 @@ _PAIRS = ([0, 4, 2, 6], [1, 5, 3, 7])
 _HALVES = ([0, 1, 4, 5], [2, 3, 6, 7])
 # ``transpose_four(matrix, rows, r, scale, out, q)``, all of float64: out[r + v, q + u] becomes
 # scale[r + v] * matrix[rows[u], r + v], or with None for the scale is multiplied by that entry of
-# the matrix, for u, v from 0 to 3. Number by number it takes about twice as long.
+# the matrix, for u, v from 0 to 3. The rows are read as they lie and turned in registers.
 transpose_four: Any = intrinsic(_transposed_product)
 
 # LLVM knows that no array overlaps memory on the stack. With sums elsewhere, each short loop over

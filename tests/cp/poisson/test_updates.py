@@ -200,6 +200,51 @@ def test_divergence_equals_its_twin(shape):
     assert value == pytest.approx(divergence(X, dense(factors)), rel=1e-12)
 
 
+@pytest.mark.parametrize("method", ["mu", "pdnr"])
+@pytest.mark.parametrize("rank", [3, 4, 9])
+@pytest.mark.parametrize("shape", [(9, 7), (7, 6, 5), (5, 4, 3, 3)])
+def test_the_divergence_of_an_update_equals_its_twin(method, rank, shape):
+    """Ranks and rows that fours divide and that they do not; one row counted nothing."""
+    X, factors = example(shape, rank=rank)
+    X[2] = 0.0
+    problem = build_problem(X, "zero")
+    for mode in range(len(shape)):
+        update = problem.update(factors, mode, method, sweeps=3, tol=0.0, measures=True)
+        after = [update.rows if k == mode else factor for k, factor in enumerate(factors)]
+        assert update.divergence == pytest.approx(divergence(X, dense(after)), rel=1e-12)
+        assert problem.divergence(after) == pytest.approx(update.divergence, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", ["mu", "pdnr"])
+@pytest.mark.parametrize("unit", [1e-12, 1e12])
+@pytest.mark.parametrize("tiny", [1e-40, 1e-90, 1e-120, 1e-160])
+def test_the_divergence_of_products_that_are_scaled_up(method, unit, tiny):
+    """Of 1e-80, as they are; of 1e-180, scaled up; of 1e-240 and denormal ones, at the least."""
+    X, factors = example(rank=5)
+    factors = [factors[0] * unit, *factors[1:]]
+    factors[1][2] *= tiny
+    factors[2][3] *= tiny
+    X *= unit
+    problem = build_problem(X, "zero")
+    least = 1e-200 * X.max()
+    start = divergence(X, np.maximum(dense(factors), least))
+    assert problem.divergence(factors) == pytest.approx(start, rel=1e-11)
+    update = problem.update(factors, 0, method, sweeps=3, tol=0.0, measures=True)
+    after = [update.rows, *factors[1:]]
+    expected = divergence(X, np.maximum(dense(after), least))
+    assert update.divergence == pytest.approx(expected, rel=1e-11)
+    assert problem.divergence(after) == pytest.approx(expected, rel=1e-11)
+    assert expected < start
+
+
+def test_the_divergence_of_an_update_in_chunks():
+    X, factors = example((3, 6000), rank=100, mean=3.0)
+    factors[1][::7] *= 1e-60
+    update = build_problem(X, "zero").update(factors, 0, "mu", sweeps=2, tol=0.0, measures=True)
+    expected = divergence(X, update.rows @ factors[1].T)
+    assert update.divergence == pytest.approx(expected, rel=1e-12)
+
+
 def test_violation_is_that_of_the_numerical_gradient():
     """max |min(B, gradient)| by central differences; columns of the others sum to one."""
     X, factors = example((4, 3, 3), rank=2)

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 # Work of one call of the kernel, in multiplications: long against the cost of the call.
 _BLOCK_WORK = 1 << 20
 # Inner sweeps go on while they move a row by more than this part of what the first one did
-# (Gillis and Glineur 2012). Where rows have normal matrices of their own, which cost as much as R
-# passes over the data, more of them are worth it.
+# (Gillis and Glineur 2012). Where rows have normal matrices of their own, which take R sums
+# for each one of the right-hand side, more of them are worth it.
 _REDUCTION = 0.1
 _INNER_SWEEPS = 10
 _OWN_LIMITS = (0.01, 30)

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 # read in chunks, which must not be too short for the loops over them.
 _PRODUCTS = 1 << 19
 _LEAST_CHUNK = 256
+# Loops over the nonzeros of a row run to the next multiple of this, over products of zero: what is
+# left after whole vectors would be done one by one.
+_VECTOR = 16
 # A count below this part of its row is taken for this part: it changes no digit of the others, and
 # what explains it stays a number that can be squared.
 _LEAST_COUNT = 1e-60
@@ -118,12 +121,14 @@ class Work(NamedTuple):
     model: Model
     products: Vector
     """(R, chunk): the ``pi`` of the nonzeros of a chunk, divided by ``d``."""
+    shares: Vector
+    """(chunk,): the part of its row that each count is, and zero behind the last one."""
     fitted: Vector
     """(chunk,): the model at the nonzeros, in shares."""
     ratio: Vector
     """(chunk,): data over model."""
-    enlarged: Vector
-    """(chunk,): what the products of a nonzero were multiplied by."""
+    divisor: Vector
+    """(chunk,): what the products of a nonzero were divided by."""
 
 
 class Row(NamedTuple):
@@ -234,9 +239,11 @@ def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
     for s in range(block[0], block[1]):
         longest = max(longest, slices.starts[s + 1] - slices.starts[s])
     n_components = model.stack.shape[1]
-    width = min(longest, max(_LEAST_CHUNK, _PRODUCTS // n_components))
+    width = _padded(min(longest, max(_LEAST_CHUNK, _PRODUCTS // n_components)))
     products = np.empty((n_components, width))
-    return Work(slices, model, products, np.empty(width), np.empty(width), np.empty(width))
+    shares, fitted = np.empty(width), np.empty(width)
+    ratio, divisor = np.empty(width), np.empty(width)
+    return Work(slices, model, products, shares, fitted, ratio, divisor)
 
 
 @owning_part
@@ -265,14 +272,15 @@ def _copy(values: Vector, out: Vector) -> None:
 def _begin(work: Work, row: Row) -> None:
     """Make the products of a row that fits the buffer, once for all passes over it."""
     if row.last - row.first <= work.ratio.size:
-        _fill(work, (row.first, row.last), row.scale)
+        _fill(work, (row.first, row.last), row)
         _enlarge(work, row.last - row.first)
 
 
 @part
-def _fill(work: Work, chunk: tuple[int, int], scale: Vector) -> None:
+def _fill(work: Work, chunk: tuple[int, int], row: Row) -> None:
     """Multiply the rows of the other factors, divided by ``d``, four nonzeros at a time."""
     entries, stack, products = work.slices.entries, work.model.stack, work.products
+    scale = row.scale
     n_components = scale.size
     squares = n_components - n_components % 4
     whole = chunk[1] - (chunk[1] - chunk[0]) % 4
@@ -293,27 +301,40 @@ def _fill(work: Work, chunk: tuple[int, int], scale: Vector) -> None:
             for k in range(entries.shape[1]):
                 product *= stack[entries[p, k], r]
             products[r, q] = product
+    values, shares = work.slices.values[chunk[0] : chunk[1]], work.shares
+    for q in range(values.size):
+        shares[q] = max(values[q] / row.total, _LEAST_COUNT)
+    for q in range(values.size, _padded(values.size)):
+        shares[q] = 0.0
+        for r in range(n_components):
+            products[r, q] = 0.0
+
+
+@part
+def _padded(n: int) -> int:
+    """Return the next multiple of the length of a vector."""
+    return (n + _VECTOR - 1) & -_VECTOR
 
 
 @part
 def _enlarge(work: Work, n: int) -> None:
     """Scale up the products of nonzeros that the other factors hold nearly impossible."""
-    products, largest, enlarged = work.products, work.fitted, work.enlarged
+    products, largest, divisor = work.products, work.fitted, work.divisor
     largest[:n] = 0.0
     for r in range(products.shape[0]):
         for p in range(n):
             largest[p] = max(largest[p], products[r, p])
-    enlarged[:n] = 1.0
+    divisor[:n] = 1.0
     for p in range(n):
         if 0.0 < largest[p] < _SMALL_PRODUCT:
-            enlarged[p] = 1.0 / largest[p]
+            divisor[p] = largest[p]
             for r in range(products.shape[0]):
                 products[r, p] /= largest[p]
 
 
 @part
 def _combine(y: Vector, products: Vector, n: int, out: Vector) -> None:
-    """Fill ``out`` with ``y . pi`` at ``n`` nonzeros, four components at a time."""
+    """Fill ``out`` with ``y . pi`` at ``n`` products, four components at a time."""
     n_components = y.size
     for p in range(n):
         out[p] = 0.0
@@ -337,15 +358,9 @@ def _combine(y: Vector, products: Vector, n: int, out: Vector) -> None:
 def _load(work: Work, row: Row, chunk: tuple[int, int], y: Vector) -> None:
     """Make the model at the nonzeros of a chunk, and the products if they are not there yet."""
     if row.last - row.first > work.ratio.size:
-        _fill(work, chunk, row.scale)
+        _fill(work, chunk, row)
         _enlarge(work, chunk[1] - chunk[0])
-    _combine(y, work.products, chunk[1] - chunk[0], work.fitted)
-
-
-@part
-def _share(x: float, total: float) -> float:
-    """Return the part of its row that a count is."""
-    return max(x / total, _LEAST_COUNT)
+    _combine(y, work.products, _padded(chunk[1] - chunk[0]), work.fitted)
 
 
 @part
@@ -355,10 +370,11 @@ def _gains(work: Work, row: Row, y: Vector, phi: Vector) -> None:
     for first in range(row.first, row.last, work.ratio.size):
         last = min(first + work.ratio.size, row.last)
         _load(work, row, (first, last), y)
-        values, fitted, ratio = work.slices.values[first:last], work.fitted, work.ratio
-        for p in range(values.size):
-            ratio[p] = _share(values[p], row.total) / max(fitted[p], _NOTHING)
-        _collect(work.ratio, work.products, last - first, phi)
+        n = _padded(last - first)
+        shares, fitted, ratio = work.shares, work.fitted, work.ratio
+        for p in range(n):
+            ratio[p] = shares[p] / max(fitted[p], _NOTHING)
+        _collect(ratio, work.products, n, phi)
 
 
 @part
@@ -370,7 +386,7 @@ def _divergence(work: Work, row: Row, y: Vector, least: float) -> float:
         _load(work, row, (first, last), y)
         values, fitted, ratio = work.slices.values[first:last], work.fitted, work.ratio
         for p in range(values.size):
-            expected = row.total * fitted[p] / work.enlarged[p]
+            expected = row.total * fitted[p] * work.divisor[p]
             ratio[p] = fast_log(values[p] / (expected if expected > least else least))
         for p in range(values.size):
             total += values[p] * ratio[p]
@@ -388,7 +404,7 @@ def _multiply(y: Vector, phi: Vector) -> None:
 
 @part
 def _collect(ratio: Vector, products: Vector, n: int, phi: Vector) -> None:
-    """Add the sums of ``ratio pi`` over ``n`` nonzeros, four components at a time."""
+    """Add the sums of ``ratio pi`` over ``n`` products, four components at a time."""
     n_components = phi.size
     whole = n_components - n_components % 4
     for r in range(0, whole, 4):
@@ -441,7 +457,7 @@ def _change(work: Work, row: Row, moved: tuple[Vector, Vector], step: Vector) ->
     for first in range(row.first, row.last, work.ratio.size):
         last = min(first + work.ratio.size, row.last)
         _load(work, row, (first, last), before)
-        _combine(step, work.products, last - first, work.ratio)
+        _combine(step, work.products, _padded(last - first), work.ratio)
         for p in range(last - first):
             if work.fitted[p] == 0.0 and work.ratio[p] == 0.0:
                 continue
@@ -456,7 +472,7 @@ def _change(work: Work, row: Row, moved: tuple[Vector, Vector], step: Vector) ->
                 if left < _NOTHING:
                     return np.inf
                 growth = np.log(left / work.fitted[p])
-            total -= _share(work.slices.values[first + p], row.total) * growth
+            total -= work.shares[p] * growth
     return total
 
 
@@ -496,9 +512,8 @@ def _hessian(work: Work, row: Row, y: Vector, hessian: Vector) -> None:
         n = last - first
         for p in range(n):
             m = work.fitted[p]
-            share = _share(work.slices.values[first + p], row.total)
             # What no component explains has no curvature either.
-            work.ratio[p] = share / (m * m) if m > _NOTHING else 0.0
+            work.ratio[p] = work.shares[p] / (m * m) if m > _NOTHING else 0.0
         for r in range(y.size):
             for p in range(n):
                 work.fitted[p] = work.ratio[p] * work.products[r, p]

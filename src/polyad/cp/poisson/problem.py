@@ -140,7 +140,7 @@ class CountProblem(FitData):
         """Improve the factor of one mode, which holds the weights, by up to so many sweeps.
 
         A row is done at ``tol``: of the KKT violation in shares of its sum, and for Newton's method
-        of the gains. The divergence costs half a sweep, where the products are at hand.
+        of the gains. The divergence needs the products that are at hand, and no pass of its own.
         """
         slices, _ = self.slices(mode)
         d = self.column_masses(factors, mode)
