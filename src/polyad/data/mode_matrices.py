@@ -47,7 +47,7 @@ class WeightedSum:
         if len(self.parts) != len(self.weights):
             message = f"A sum has {len(self.parts)} parts and {len(self.weights)} weights."
             raise InvalidInputError(message)
-        largest = np.finfo(np.float64).max
+        largest = float(np.finfo(np.float64).max)  # which compares with whole numbers of any size
         sound = (isinstance(w, Real) and 0 <= w <= largest for w in self.weights)
         if not all(sound) or not any(self.weights):
             message = (
