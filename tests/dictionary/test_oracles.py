@@ -272,6 +272,18 @@ def test_a_dead_atom_begins_again_as_the_worst_sample():
     assert problem.value(revived, memory)[0] == pytest.approx(value, abs=1e-9)
 
 
+def test_of_more_dead_atoms_than_samples_as_many_begin_again():
+    samples = random_samples(line(8, 0.05), n_samples=1)
+    problem = DictionaryProblem(samples, (8,))
+    blocks = problem.start(3, "random", 0)
+    blocks[0] = np.array([[1.0, 0.0, 0.0]])
+    value, memory = problem.value(blocks, [])
+    revived = problem.revived(blocks, memory)
+    np.testing.assert_allclose(revived[1][:, 1], samples.blurred()[0], rtol=1e-10)
+    np.testing.assert_array_equal(revived[1][:, 2], blocks[1][:, 2])
+    assert problem.value(revived, memory)[0] == pytest.approx(value, abs=1e-9)
+
+
 def test_projection_on_the_simplex():
     values = np.random.default_rng(0).normal(size=(5, 7))
     for axis in (0, 1):

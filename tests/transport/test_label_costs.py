@@ -150,6 +150,25 @@ def test_the_same_code_written_twice_costs_nothing():
     assert prefix_cost(["J45.1", "J451"]).to_numpy().max() == 0
 
 
+def test_long_codes_take_no_square_of_their_length():
+    cost = prefix_cost(["a" * 30_000, "a" * 29_999 + "b", "b"])
+    np.testing.assert_allclose(cost.to_numpy()[0], [0.0, 1 / 30_000, 1.0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("separator", ["", 3])
+def test_bad_separators_are_refused(separator):
+    with pytest.raises(InvalidInputError, match="separator"):
+        prefix_cost(["a;b"], separator=separator)
+
+
+def test_columns_of_one_name_are_two_columns():
+    rows = [["a", "r"], ["b", "r"]]
+    table = pd.DataFrame(rows, columns=["code", "code"])
+    assert taxonomy_cost(table).equals(taxonomy_cost(dict(rows)))
+    named = pd.DataFrame(rows, columns=["from", "to"])
+    assert graph_cost(table).equals(graph_cost(named))
+
+
 def test_labels_that_name_their_groups():
     lineages = ["Bacteria;Firmicutes;Bacilli", "Bacteria; Firmicutes", "Archaea"]
     found = prefix_cost(lineages, separator=";")
@@ -221,6 +240,8 @@ def test_alike_vectors_and_a_single_one_have_no_distance():
         ({}, {}, r"of the shapes \[\]"),
         ({"a": [1.0]}, {"metric": "cos"}, "not one of 'cosine', 'euclidean'"),
         (np.ones((2, 2)), {}, "The embedding is a ndarray; give a table"),
+        (pd.DataFrame(columns=["x"]), {}, "no labels"),
+        ({"a": [1j], "b": [1.0]}, {}, "no numbers"),
     ],
 )
 def test_bad_vectors_are_refused(vectors, options, text):
@@ -270,6 +291,11 @@ def test_graphs_are_their_loop(monkeypatch):
     np.testing.assert_allclose(matched, graph_cost(sparse, nodes).loc[labels, labels], rtol=1e-15)
 
 
+def test_the_largest_of_scaled_costs_is_one_in_any_unit():
+    for length in (5e-324, 1e308):
+        assert graph_cost([[0, length], [0, 0]], scaled=True).max() == 1.0
+
+
 def test_an_edge_of_no_length_joins_its_ends():
     edges = pd.DataFrame({"a": ["x", "y"], "b": ["y", "z"], "length": [0.0, 1.0]})
     np.testing.assert_array_equal(graph_cost(edges), [[0, 0, 1], [0, 0, 1], [1, 1, 0]])
@@ -288,6 +314,8 @@ def test_an_edge_of_no_length_joins_its_ends():
         (np.ones((2, 2)), {"labels": ["a"]}, "has 2 nodes, and there are 1 labels"),
         (pd.DataFrame(np.ones((2, 2)), list("aa"), list("aa")), {}, "a label twice"),
         (np.ones((2, 3)), {}, r"has the shape \(2, 3\)"),
+        (np.ones((0, 0)), {}, r"has the shape \(0, 0\)"),
+        (pd.DataFrame([[[1], [2]]]), {}, "ends are no labels"),
     ],
 )
 def test_bad_graphs_are_refused(graph, options, text):
@@ -397,6 +425,7 @@ def test_bad_costs_of_labels_are_refused(costs, text):
         ({"cosine": 0.0}, "not all of them zero"),
         ({"cosine": np.nan}, "Give finite numbers"),
         ({"cosine": "1"}, "Give finite numbers"),
+        ({"cosine": 10**400}, "Give finite numbers"),
         ([(mixed_cost({"cosine": 1.0}), 0.5)], "a sum inside"),
         ([], "a list of pairs"),
         ("cosine", "a list of pairs"),
@@ -411,3 +440,11 @@ def test_bad_sums_are_refused(parts, text):
 def test_a_name_without_data_is_refused():
     with pytest.raises(InvalidTypeError, match="'cosine', which is no matrix of numbers"):
         validate_cost(mixed_cost({"cosine": 1.0}), 2)
+
+
+def test_sums_that_are_no_costs_are_refused():
+    two, three = (np.ones((n, n)) - np.eye(n) for n in (2, 3))
+    with pytest.raises(InvalidInputError, match=r"shapes \(2, 2\) and \(3, 3\)"):
+        validate_cost(mixed_cost([(two, 1.0), (three, 1.0)]))
+    with pytest.raises(InvalidInputError, match="beyond the range"):
+        validate_cost(mixed_cost([(two, 1e308), (two, 1e308)]))

@@ -47,7 +47,8 @@ class WeightedSum:
         if len(self.parts) != len(self.weights):
             message = f"A sum has {len(self.parts)} parts and {len(self.weights)} weights."
             raise InvalidInputError(message)
-        sound = (isinstance(w, Real) and 0 <= w < np.inf for w in self.weights)
+        largest = float(np.finfo(np.float64).max)  # which compares with whole numbers of any size
+        sound = (isinstance(w, Real) and 0 <= w <= largest for w in self.weights)
         if not all(sound) or not any(self.weights):
             message = (
                 f"The weights of a sum are {list(self.weights)}. Give finite numbers, none of them "
@@ -62,7 +63,17 @@ class WeightedSum:
             if matrix is None:
                 message = f"{title} is a sum with a part along which nothing moves. Leave it out."
                 raise InvalidInputError(message)
-            total = float(weight) * matrix if total is None else total + float(weight) * matrix
+            if total is not None and total.shape != matrix.shape:
+                message = (
+                    f"{title} is a sum of matrices of shapes {total.shape} and {matrix.shape}."
+                )
+                raise InvalidInputError(message)
+            with np.errstate(over="ignore"):
+                part = float(weight) * matrix
+                total = part if total is None else total + part
+        if not np.all(np.isfinite(total)):
+            message = f"{title} is a sum beyond the range of the numbers. Give smaller weights."
+            raise InvalidInputError(message)
         return total
 
 

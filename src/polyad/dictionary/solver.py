@@ -133,7 +133,8 @@ class DictionaryProblem(BlockProblem):
         blocks = [xp.asarray(block, copy=True) for block in blocks]
         blocks[0][:, dead] = 0.0
         blocks[0] = blocks[0] / xp.sum(blocks[0], axis=1, keepdims=True)
-        for place, atom in enumerate(dead):
+        # There may be more of them than samples: the rest stays as it is.
+        for place, atom in enumerate(dead[: len(worst)]):
             sample = self.samples.take(xp.asarray(worst[place : place + 1]))
             for mode, own in enumerate(self._marginals(sample.blurred()), start=1):
                 blocks[mode][:, atom] = own[0, :]

@@ -125,6 +125,9 @@ def prefix_cost(
         )
         raise InvalidTypeError(message)
     wanted = None if lengths is None else _read_lengths(lengths)
+    if separator is not None and not (isinstance(separator, str) and separator):
+        message = f"separator={separator!r} must be text, such as ';', or None."
+        raise InvalidInputError(message)
     if separator is None:
         codes = [tuple(filter(str.isalnum, label)) for label in names.tolist()]
     else:
@@ -139,11 +142,16 @@ def prefix_cost(
             "what it stands for, or leave it out of the data."
         )
         raise InvalidInputError(message)
-    groups: dict[tuple[str, ...], int] = {}
+    # A group is known by the one around it and what it adds: whole beginnings would take the square
+    # of the length of a code.
+    groups: dict[tuple[int, tuple[str, ...]], int] = {}
     paths = []
     for code in codes:
-        ends = [n for n in wanted or range(1, len(code)) if n < len(code)]
-        paths.append([groups.setdefault(code[:end], len(groups)) for end in (*ends, len(code))])
+        path, begin = [-1], 0
+        for end in (*(n for n in wanted or range(1, len(code)) if n < len(code)), len(code)):
+            path.append(groups.setdefault((path[-1], code[begin:end]), len(groups)))
+            begin = end
+        paths.append(path[1:])
     levels = np.full((len(paths), max(map(len, paths))), -1)
     for row, path in zip(levels, paths, strict=True):
         row[: len(path)] = path
@@ -210,8 +218,10 @@ def embedding_cost(
         message = f"The embedding has two vectors for {shown(repeated)}. Keep one, or their mean."
         raise InvalidInputError(message)
     found, names = _wanted(labels, frame.index, "embedding")
+    given = frame.to_numpy()[found]
     try:
-        rows = frame.to_numpy()[found].astype(np.float64)
+        # A complex number that is cast loses a part with no more than a warning.
+        rows = np.array(given.tolist() if given.dtype.kind == "c" else given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         message = f"The embedding has entries that are no numbers: {error}."
         raise InvalidTypeError(message) from error
@@ -288,8 +298,8 @@ def graph_cost(graph: Any, labels: ArrayLike | None = None, *, scaled: bool = Fa
     for rows in as_slices(cut(len(cost), max(1, _BLOCK_SIZE // len(cost)))):
         part = np.minimum(cost[rows, rows.start :], cost[rows.start :, rows].T)
         cost[rows, rows.start :], cost[rows.start :, rows] = part, part.T
-    if scaled:
-        cost /= max(float(cost.max()), np.finfo(np.float64).tiny)
+    if scaled and cost.any():
+        cost /= cost.max()
     return cost if names is None else _framed(cost, names)
 
 
@@ -339,7 +349,7 @@ def _read_parents(parents: Any) -> tuple[Any, NDArray[np.intp]]:
     if isinstance(parents, Mapping):
         children, above = list(parents), list(parents.values())
     elif hasattr(parents, "columns") and len(parents.columns) == 2:
-        children, above = (list(parents[name]) for name in parents.columns)
+        children, above = _columns(parents)
     elif isinstance(parents, pd.Series):
         children, above = list(parents.index), list(parents)
     else:
@@ -393,8 +403,18 @@ def _read_parents(parents: Any) -> tuple[Any, NDArray[np.intp]]:
     return nodes, places
 
 
+def _columns(table: Any) -> list[list[Any]]:
+    """Return the columns of a table, also where two have the same name."""
+    if hasattr(table, "iloc"):
+        return [list(table.iloc[:, k]) for k in range(len(table.columns))]
+    return [list(table[name]) for name in table.columns]
+
+
 def _wanted(labels: ArrayLike | None, known: pd.Index, what: str) -> tuple[NDArray[Any], Any]:
     """Return where the wanted labels are, and their names."""
+    if not len(known):
+        message = f"The {what} has no labels. Give a table with a row at least."
+        raise InvalidInputError(message)
     if labels is None:
         if len(known) > _MOST_LABELS:
             message = (
@@ -503,7 +523,7 @@ def _read_graph(graph: Any) -> tuple[Any, Any]:
     except (TypeError, ValueError) as error:
         message = f"The graph is a {type(graph).__name__}; give a square matrix of lengths."
         raise InvalidTypeError(message) from error
-    if lengths.ndim != 2 or lengths.shape[0] != lengths.shape[1]:
+    if lengths.ndim != 2 or lengths.shape[0] != lengths.shape[1] or not lengths.shape[0]:
         message = f"The graph has the shape {lengths.shape}; give a square matrix of lengths."
         raise InvalidInputError(message)
     _check_lengths(lengths.data)
@@ -530,19 +550,24 @@ def _read_edges(table: Any) -> tuple[Any, Any]:
             "in rows and columns."
         )
         raise InvalidInputError(message)
-    ends = [pd.Series(list(table[name]), dtype=object) for name in columns[:2]]
+    given = _columns(table)
+    ends = [pd.Series(column, dtype=object) for column in given[:2]]
     if any(end.isna().any() for end in ends):
         message = "The graph has an edge without a label at one end. Name it, or drop its row."
         raise InvalidInputError(message)
     values = np.ones(len(table))
     if len(columns) == 3:
         try:
-            values = np.array(list(table[columns[2]]), dtype=np.float64)
+            values = np.array(given[2], dtype=np.float64)
         except (TypeError, ValueError) as error:
             message = f"The lengths of edges, column {columns[2]!r}, are no numbers: {error}."
             raise InvalidTypeError(message) from error
     _check_lengths(values)
-    numbers, found = pd.factorize(pd.concat(ends))
+    try:
+        numbers, found = pd.factorize(pd.concat(ends))
+    except TypeError as error:
+        message = f"The graph has edges whose ends are no labels: {error}."
+        raise InvalidTypeError(message) from error
     first, second = numbers.reshape(2, -1)
     edges = pd.DataFrame({"a": np.minimum(first, second), "b": np.maximum(first, second)})
     least = edges.assign(length=values)[first != second].groupby(["a", "b"])["length"].min()
