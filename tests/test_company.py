@@ -84,7 +84,7 @@ TENSOR_MODELS = {
         data_of("poisson"),
     ),
     "PoissonCP pdnr": (
-        PoissonCP(RANK, solver="pdnr", random_state=0, max_iter=50),
+        PoissonCP(RANK, solver="pdnr", init="random", random_state=0, max_iter=50),
         data_of("poisson"),
     ),
     "StochasticCP": (StochasticCP(RANK, batch_size=8, max_iter=20, random_state=0), parts()),

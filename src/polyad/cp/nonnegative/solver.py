@@ -112,14 +112,15 @@ class Descent(PenalizedRule):
         return result
 
     def _descend(self, normal: Array, rhs: Array, current: Array) -> Array:
-        limits = self.limits if self.exact or normal.shape[0] == 1 else _OWN_LIMITS
+        # A single row may be one of a block of those that have their own.
+        is_shared = normal.shape[0] == 1 < rhs.shape[0] and not self.exact
+        limits = self.limits if self.exact or is_shared else _OWN_LIMITS
         if not is_numpy_array(rhs):
             return _descend_columns(normal, rhs, current, limits)
         out = np.array(current, dtype=np.float64, order="C")
         n_rows, n = out.shape
         matrices = np.ascontiguousarray(normal, dtype=np.float64)
         right = np.ascontiguousarray(rhs)
-        is_shared = len(matrices) == 1 and not self.exact
         function = descend_shared if is_shared else descend_rows
         given = matrices[0] if is_shared else matrices
         # Several sweeps; side by side they take an eighth of the time.
