@@ -61,8 +61,8 @@ _SMALL_PRODUCT = 1e-50
 _ARMIJO = 1e-4
 _HALVINGS = 40
 # The damping of a Newton step, in parts of the diagonal of the Hessian: the least, by how much it
-# grows where a step fails, and where to give up. Where a row has fewer nonzeros than components, the
-# least says which of its minima a step goes to, which rounding must not.
+# grows where a step fails, and where to give up. Where a row has fewer nonzeros than components,
+# the least says which of its minima a step goes to, which rounding must not.
 _LEAST_DAMPING = 1e-10
 _MORE_DAMPING = 1e3
 _MOST_DAMPING = 1.0
