@@ -163,6 +163,6 @@ def poisson_run(data: SwiftProblem, rank: int) -> Run:
 
     def run(n_iter: int) -> None:
         for seed in range(n_iter):
-            PoissonCP(rank, random_state=seed, n_jobs=2).fit(data.tensor)
+            PoissonCP(rank, init="random", random_state=seed, n_jobs=2).fit(data.tensor)
 
     return run

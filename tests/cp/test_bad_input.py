@@ -55,7 +55,6 @@ def test_data(data, says):
         ({"missing": "ignore"}, "missing"),
         ({"init": "nndsvd"}, "not understood. Give 'svd', 'random', 'search', a Kruskal"),
         ({"init": "split"}, "'split' is for classes whose factors are not negative"),
-        ({"init": "search", "n_init": 1}, "n_init=1 leaves no fit for a move. Use n_init='auto'"),
         ({"init": 5}, "init=5 is not understood"),
         ({"init": [np.ones((6, 2)), np.ones((5, 2))]}, "factors of shape"),
         ({"init": [np.ones((6, 3)), np.ones((5, 3)), np.ones((4, 3))]}, "factors of shape"),

@@ -135,16 +135,9 @@ def read_penalties(
 
 
 def read_n_init(n_init: Any, init: Any) -> int:
-    """Return how often to fit; a search of one fit is refused."""
-    is_search = isinstance(init, str) and init == "search"
+    """Return how often to fit."""
     if n_init == "auto":
-        return _SEARCH if is_search else 1
-    if is_search and n_init < 2:
-        message = (
-            f"init='search' with n_init={n_init} leaves no fit for a move. Use n_init='auto', "
-            f"which is {_SEARCH} for a search, a larger number, or init='svd' for a single fit."
-        )
-        raise InvalidInputError(message)
+        return _SEARCH if isinstance(init, str) and init == "search" else 1
     return int(n_init)
 
 
@@ -223,7 +216,6 @@ class CPFamily(KruskalResult, Factorization):
 
     def _read(self, given: Any, y: Any) -> FitData:
         check_rank(self.n_components, given.shape)
-        self._n_fits()  # refuses a search of one
         fixed = read_fixed_modes(self.fixed_modes, len(given.shape), self.init)
         earlier = self.kruskal_ if self._goes_on else None
         if earlier is not None:

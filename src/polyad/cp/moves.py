@@ -65,7 +65,7 @@ class _Mixture:
 
     @classmethod
     def of(cls, factors: Sequence[Array]) -> _Mixture:
-        wide = [to_numpy(factor).astype(np.float64) for factor in factors]
+        wide = [to_numpy(factor).astype(np.float64, copy=False) for factor in factors]
         sums = [factor.sum(axis=0) for factor in wide]
         pairs = zip(wide, sums, strict=True)
         return cls(math.prod(sums), [f / np.where(s > 0, s, 1.0) for f, s in pairs])
@@ -196,17 +196,22 @@ def nonnegative_moves(
         for pair in most_alike(model.columns)[: max(_PAIRS * n_components, 3)]
     }
 
-    def ranked(turn: int) -> list[tuple[float, int, tuple[int, int], _Split]]:
+    def best_split(r: int, generator: np.random.Generator) -> _Split:
+        found = [shares.split(model, r, generator) for _ in range(_SPLITS)]
+        parted = [split for split in found if split is not None]
+        return max(parted or [_torn(model, r, generator)], key=lambda split: split.gain)
+
+    def ranked(turn: int) -> list[tuple[float, int, tuple[int, int], Any]]:
+        # The split of a component is made anew when its turn comes: all are as large as two models.
         generator = np.random.default_rng(turn)
         moves = []
         for r in range(n_components):
-            found = [shares.split(model, r, generator) for _ in range(_SPLITS)]
-            parted = [split for split in found if split is not None]
-            split = max(parted or [_torn(model, r, generator)], key=lambda split: split.gain)
+            before = generator.bit_generator.state
+            gain = best_split(r, generator).gain
             pairs = [pair for pair in losses if r not in pair]
             if pairs:
                 pair = min(pairs, key=losses.__getitem__)
-                moves.append((split.gain - losses[pair], r, pair, split))
+                moves.append((gain - losses[pair], r, pair, before))
         return sorted(moves, key=lambda move: -move[0])
 
     first = ranked(0)
@@ -214,7 +219,10 @@ def nonnegative_moves(
     def made(attempt: int) -> list[Matrix]:
         # When all have been tried, they are split in other ways.
         turn, place = divmod(attempt, len(first))
-        _, r, (i, j), split = (ranked(turn) if turn else first)[place]
+        _, r, (i, j), before = (ranked(turn) if turn else first)[place]
+        generator = np.random.default_rng()
+        generator.bit_generator.state = before
+        split = best_split(r, generator)
         return _replaced(_merged(model, i, j), r, split, gone=[j]).factors()
 
     return made

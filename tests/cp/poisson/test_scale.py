@@ -5,6 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from scipy.sparse import coo_array
+from sklearn.base import clone
 
 from polyad import PoissonCP
 
@@ -22,9 +23,9 @@ def huge(side=SIDE, n=2_500, n_modes=3):
 @pytest.mark.parametrize("missing", ["zero", "unobserved"])
 def test_memory_follows_the_factors(solver, missing):
     X = huge()
-    PoissonCP(2, solver=solver, max_iter=1, missing=missing).fit(X)
+    one = PoissonCP(2, solver=solver, init="svd", max_iter=1, missing=missing).fit(X)
     tracemalloc.start()
-    model = PoissonCP(8, solver=solver, max_iter=3, random_state=0, missing=missing).fit(X)
+    model = clone(one).set_params(n_components=8, max_iter=3, random_state=0).fit(X)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     factors = 3 * SIDE * 8 * 8

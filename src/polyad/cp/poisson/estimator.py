@@ -134,7 +134,7 @@ class PoissonCP(CPFamily):
         n_components: int = 2,
         *,
         solver: Method = "mu",
-        init: Any = "svd",
+        init: Any = "search",
         n_init: int | str = "auto",
         max_iter: int = 500,
         tol: float = 1e-5,
