@@ -133,6 +133,8 @@ class Work(NamedTuple):
     """(chunk,): what the products of a nonzero were divided by."""
     lanes: Vector
     """(R, LANES): the gains, in parts that are summed at the end."""
+    ones: Vector
+    """(R,)."""
 
 
 class Row(NamedTuple):
@@ -247,8 +249,8 @@ def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
     products = np.empty((n_components, width))
     shares, fitted = np.empty(width), np.empty(width)
     ratio, divisor = np.empty(width), np.empty(width)
-    lanes = np.empty((n_components, LANES))
-    return Work(slices, model, products, shares, fitted, ratio, divisor, lanes)
+    lanes, ones = np.empty((n_components, LANES)), np.ones(n_components)
+    return Work(slices, model, products, shares, fitted, ratio, divisor, lanes, ones)
 
 
 @owning_part
@@ -324,17 +326,15 @@ def _padded(n: int) -> int:
 @part
 def _enlarge(work: Work, n: int) -> None:
     """Scale up the products of nonzeros that the other factors hold nearly impossible."""
-    products, largest, divisor = work.products, work.fitted, work.divisor
-    largest[:n] = 0.0
-    for r in range(products.shape[0]):
-        for p in range(n):
-            largest[p] = max(largest[p], products[r, p])
-    divisor[:n] = 1.0
+    products, total, divisor = work.products, work.fitted, work.divisor
+    _combine(work.ones, products, _padded(n), total)
     for p in range(n):
-        if 0.0 < largest[p] < _SMALL_PRODUCT:
-            divisor[p] = largest[p]
+        divisor[p] = 1.0
+    for p in range(n):
+        if 0.0 < total[p] < _SMALL_PRODUCT:
+            divisor[p] = total[p]
             for r in range(products.shape[0]):
-                products[r, p] /= largest[p]
+                products[r, p] /= total[p]
 
 
 @part
