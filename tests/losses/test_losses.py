@@ -82,6 +82,23 @@ def test_what_entries_change_where_all_were_zeros(loss):
         np.testing.assert_allclose(found, of_both, rtol=1e-9, atol=1e-12)
 
 
+@EACH
+def test_bend_is_derivative_and_curvature(loss):
+    x, m = examples(loss)
+    slope, curved = loss.bend(x, m)
+    np.testing.assert_allclose(slope, loss.derivative(x, m), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(curved, loss.curvature(x, m), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["bernoulli-logit", "poisson-log"])
+def test_what_entries_add_to_a_natural_parameter_is_linear(name):
+    loss = read_loss(name)
+    x, m = examples(loss)
+    assert loss.is_natural
+    for found, expected in zip(loss.beyond_zero(x, m), (-x * m, -x, 0.0 * x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
 def test_a_missing_curvature_is_a_difference_that_keeps_to_the_bound():
     def derivative(x, m):
         assert (m >= 0).all()

@@ -112,7 +112,7 @@ def iterations(X, factors, costs, weights, inner_iter, n_iter):
         if not is_good and ends[0] >= ends[1]:
             factors, momentum = swept, momentum / 2
         else:
-            factors, momentum = farther, min(1.2 * momentum, 4.0) if is_good else momentum
+            factors, momentum = farther, min(1.4 * momentum, 4.0) if is_good else momentum
         found.append(ends[0] if factors is farther else ends[1])
         gain = found[-2] - found[-1]
     return factors, found

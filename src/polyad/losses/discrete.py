@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from polyad.core.arrays import namespace_of
 from polyad.losses.loss import (
     EPSILON,
@@ -86,6 +88,7 @@ class PoissonLogLoss(PositiveLoss):
     """Half the Poisson deviance with log link: counts whose effects multiply."""
 
     name = "poisson-log"
+    is_natural = True
     lower = -math.inf
 
     @property
@@ -159,6 +162,17 @@ class BernoulliOddsLoss(_BinaryLoss):
         share = 1.0 / (1.0 + odds)
         return x / odds**2 - share * share  # powers below zero are slow
 
+    def bend(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return ``1 / (1 + m) - x / m`` and its derivative."""
+        odds = m + EPSILON
+        share = 1.0 / (1.0 + odds)
+        ratio = x / odds
+        slope = share - ratio
+        share *= share
+        ratio /= odds
+        ratio -= share
+        return slope, ratio
+
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
         # Where x is one, `kept` is the odds, and one elsewhere: no branches, one logarithm.
@@ -194,6 +208,7 @@ class BernoulliLogitLoss(_BinaryLoss):
     """Negative log-likelihood of binary data; the model is the logarithm of the odds of a one."""
 
     name = "bernoulli-logit"
+    is_natural = True
 
     @property
     def is_convex(self) -> bool:
@@ -218,6 +233,14 @@ class BernoulliLogitLoss(_BinaryLoss):
         small = xp.exp(-xp.abs(m))
         whole = 1.0 + small
         return small / (whole * whole)
+
+    def bend(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return ``sigmoid(m) - x`` and its derivative, which is right to a part of one."""
+        sigmoid = _sigmoid(m)
+        curved = 1.0 - sigmoid
+        curved *= sigmoid
+        sigmoid -= x
+        return sigmoid, curved
 
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return value and derivative."""
@@ -308,7 +331,8 @@ class NegativeBinomialLoss(PositiveLoss):
 
 
 def _sigmoid(m: Array) -> Array:
-    """Return ``1 / (1 + exp(-m))`` without overflow."""
-    xp = namespace_of(m)
-    small = xp.exp(-xp.abs(m))
-    return xp.where(m >= 0, xp.ones_like(m), small) / (1.0 + small)
+    """Return ``1 / (1 + exp(-m))``."""
+    with np.errstate(over="ignore"):  # one over infinity is the zero that it should be
+        whole = namespace_of(m).exp(-m)
+    whole += 1.0
+    return 1.0 / whole

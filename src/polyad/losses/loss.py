@@ -67,6 +67,9 @@ class Loss(ABC):
     #: What to do with data that is not accepted.
     advice: str = "Replace these values, or mark them as missing (NaN)."
 
+    #: Whether ``f(x, m) - f(0, m)`` is ``-x m`` without offsets: m is a natural parameter.
+    is_natural: ClassVar[bool] = False
+
     @property
     def degree(self) -> float | None:
         """The p of ``f(c x, c m) = c^p f(x, m)``, if the data has a unit c, or None."""
@@ -99,6 +102,10 @@ class Loss(ABC):
     def evaluate(self, x: Array, m: Array) -> tuple[Array, Array]:
         """Return ``f(x, m) - offset(x)`` and the derivative, which share most of their work."""
         return self.value(x, m), self.derivative(x, m)
+
+    def bend(self, x: Array, m: Array) -> tuple[Array, Array]:
+        """Return the first and the second derivative, which share most of their work."""
+        return self.derivative(x, m), self.curvature(x, m)
 
     def beyond_zero(self, x: Array, m: Array) -> tuple[Array, Array, Array]:
         """Return ``f(x, m) - f(0, m)`` without offsets, and its first and second derivative.

@@ -54,7 +54,7 @@ _ROUNDING = {"float32": 2.0**-20, "float64": 2.0**-44}
 # The power to which a step is done again: at first, at most, and how it grows; no entry is changed
 # by more than this factor. A step that lowers the objective by less than this part of what the one
 # before did is compared with the sweeps alone: it may be at the other side of a valley.
-_MOMENTUM, _MAX_MOMENTUM, _GROWTH = 0.5, 4.0, 1.2
+_MOMENTUM, _MAX_MOMENTUM, _GROWTH = 0.5, 4.0, 1.4
 _MAX_CHANGE = 10.0
 _POOR_PART = 0.1
 # Rows of samples: a round is so many transports, each with so many sweeps; a row is left after a

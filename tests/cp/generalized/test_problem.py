@@ -24,6 +24,7 @@ def problem_of(data, name, missing="zero"):
 def assert_equal_sums(problem, expected, factors):
     value, gradients = problem.evaluate(factors)
     assert value == pytest.approx(expected[0], rel=1e-10, abs=1e-9)
+    assert problem.value(factors) == pytest.approx(expected[0], rel=1e-10, abs=1e-9)
     for own, other in zip(gradients, expected[1], strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-9, atol=1e-9)
 

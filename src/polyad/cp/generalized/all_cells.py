@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyad.core.threads import as_slices, cut
+from polyad.core.threads import as_slices, cut, run_blocks
 from polyad.fitting.row_newton import Rows
 from polyad.tensor.products import cheapest_cut, khatri_rao
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -74,6 +74,8 @@ class AllCells:
         middle = cheapest_cut([len(factor) for factor in others])
         self._double = [khatri_rao(list(others[:middle])), khatri_rao(list(others[middle:]))]
         self._single = [side.astype(np.float32) for side in self._double]
+        size = max(_CACHED, len(self._double[1]))
+        self._zeros = {kind: np.zeros(size, kind) for kind in (np.dtype("f4"), np.dtype("f8"))}
 
     @staticmethod
     def n_places(shape: Sequence[int]) -> int:
@@ -88,31 +90,40 @@ class AllCells:
     def value(self, a: Matrix) -> Matrix:
         """Return the sum at the coefficients of each row."""
         total = np.zeros(len(a))
-        for rows, _, _, model in self._blocks(a, self._double):
+
+        def add(rows: slice, _places: slice, _own: list[Any], model: Any) -> None:
             losses = self._of_zeros(self.loss.value, model)
             total[rows] += losses.reshape(total[rows].size, -1).sum(axis=1)
+
+        self._visit(add, a, self._double)
         return total
 
     def gradient(self, a: Matrix) -> Matrix:
         """Return the gradient of each row."""
         total = np.zeros_like(a)
-        for rows, places, own, model in self._blocks(a, self._double):
+
+        def add(rows: slice, places: slice, own: list[Any], model: Any) -> None:
             total[rows] += self._summed(self._of_zeros(self.loss.derivative, model), places, own)
+
+        self._visit(add, a, self._double)
         return total
 
     def curved(self, a: Matrix) -> tuple[Matrix, Matrix]:
         """Return gradient and Hessian of each row, to a few digits."""
         gradient = np.zeros_like(a)
-        packed = np.zeros((len(a), self._pairs[0].shape[1]))
-        for rows, places, own, model in self._blocks(a.astype(np.float32), self._single):
-            slope = self._of_zeros(self.loss.derivative, model)
+        both = self._pairs
+        packed = np.zeros((len(a), both[0].shape[1]))
+
+        def add(rows: slice, places: slice, own: list[Any], model: Any) -> None:
+            slope, curvature = self._of_zeros(self.loss.bend, model)
             gradient[rows] += self._summed(slope, places, own)
-            curvature = self._of_zeros(self.loss.curvature, model)
-            packed[rows] += self._summed(curvature, places, self._pairs)
+            packed[rows] += self._summed(curvature, places, both)
+
+        self._visit(add, a.astype(np.float32), self._single)
         return gradient, unpacked(packed, a.shape[1])
 
     def _of_zeros(self, function: Callable[[Any, Any], Any], model: Any) -> Any:
-        return function(np.broadcast_to(model.dtype.type(0.0), model.shape), model)
+        return function(self._zeros[model.dtype][: model.size].reshape(model.shape), model)
 
     @staticmethod
     def _summed(weights: Any, places: slice, sides: list[Any]) -> Any:
@@ -122,15 +133,24 @@ class AllCells:
         return np.einsum("npr,pr->nr", sums, first)
 
     @staticmethod
-    def _blocks(a: Any, sides: list[Any]) -> Iterator[tuple[slice, slice, list[Any], Any]]:
-        """Yield some rows, places of the first side, both sides, and the model of their cells."""
+    def _visit(add: Callable[..., None], a: Any, sides: list[Any]) -> None:
+        """Hand on some rows, places of the first side, both sides, and the model of their cells.
+
+        Rows are shared among threads, the places of each come in their order.
+        """
         first, second = sides
         n_places = min(len(first), max(1, _CACHED // len(second)))
         n_rows = max(1, _CACHED // (len(first) * len(second)))
-        for rows in as_slices(cut(len(a), n_rows)):
-            for places in as_slices(cut(len(first), n_places)):
-                scaled = a[rows, None, :] * first[places]
-                yield rows, places, sides, scaled.reshape(-1, a.shape[1]) @ second.T
+
+        def work(begin: int, end: int) -> None:
+            rows = slice(begin, end)
+            # What is not finite is not settled.
+            with np.errstate(all="ignore"):
+                for places in as_slices(cut(len(first), n_places)):
+                    scaled = a[rows, None, :] * first[places]
+                    add(rows, places, sides, scaled.reshape(-1, a.shape[1]) @ second.T)
+
+        run_blocks(work, cut(len(a), n_rows))
 
 
 class QuadraticZeros:

@@ -454,4 +454,4 @@ def _deviance(problem: GeneralizedProblem, factors: list[Array]) -> float:
     """Return the sum of the loss at a model, estimated where it has too many cells."""
     if isinstance(problem, ZerosProblem) and not problem.is_exact:
         return float(AdamSolver(problem).init(factors).objective)
-    return problem.evaluate(factors)[0]
+    return problem.value(factors)

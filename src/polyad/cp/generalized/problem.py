@@ -219,6 +219,10 @@ class GeneralizedProblem(FitData, ABC):
     def evaluate(self, factors: Sequence[Matrix]) -> tuple[float, list[Matrix]]:
         """Return the sum of the loss over the observed entries, and its gradient in each factor."""
 
+    def value(self, factors: Sequence[Matrix]) -> float:
+        """Return the sum of the loss over the observed entries alone."""
+        return self.evaluate(factors)[0]
+
     def pull(self, factors: Sequence[Matrix]) -> Callable[[Sequence[Matrix], int], Matrix]:
         """Return the map of columns to their MTTKRP with what a model leaves of the data.
 
@@ -479,6 +483,15 @@ class ZerosProblem(ObservedProblem):
         gradients = [part + slopes.mttkrp(factors, mode) for mode, part in enumerate(parts)]
         return total + self.offset, gradients
 
+    def value(self, factors: Sequence[Matrix]) -> float:
+        """Return the sum of the loss alone, for which nothing is sorted by its mode."""
+        if self.has_closed_form:
+            return super().value(factors)
+        with np.errstate(all="ignore"):
+            beyond = self.loss.beyond_zero(self.tensor.values, self.tensor.values_of(factors))[0]
+        cells, sides = self._cells(factors)
+        return cells.value(self.loss, *sides) + float(np.sum(beyond)) + self.offset
+
     def evaluate_constant(self, m: float) -> tuple[float, float]:
         """Return the sum of the loss and its derivative at a constant model."""
         value, slope = super().evaluate_constant(m)
@@ -506,14 +519,18 @@ class ZerosProblem(ObservedProblem):
                 np.broadcast_to(other, factor.shape)
                 for other, factor in zip(others, factors, strict=True)
             ]
-        cut = cheapest_cut(self.shape)
-        sides = _split(factors, cut)
-        cells = TiledMatrix((prod(self.shape[:cut]), prod(self.shape[cut:])))
-        sums_of_cells = cells.evaluate(self.loss, *map(khatri_rao, sides))
+        sides = _split(factors, cheapest_cut(self.shape))
+        cells, products = self._cells(factors)
+        sums_of_cells = cells.evaluate(self.loss, *products)
         return sums_of_cells.value, [
             *_contracted(sums_of_cells.left, sides[0]),
             *_contracted(sums_of_cells.right, sides[1]),
         ]
+
+    def _cells(self, factors: Sequence[Matrix]) -> tuple[TiledMatrix, list[Matrix]]:
+        """Return zeros in all cells of a matrix, and the two sides of the model of it."""
+        products = [khatri_rao(side) for side in _split(factors, cheapest_cut(self.shape))]
+        return TiledMatrix((len(products[0]), len(products[1]))), products
 
 
 def _split(factors: Sequence[Matrix], cut: int) -> tuple[Sequence[Matrix], Sequence[Matrix]]:

@@ -495,6 +495,10 @@ class EntrySamples(Samples):
         rows = Rows(np.zeros(n_rows), np.zeros_like(a), np.zeros((n_rows, rank, rank)))
         if self._term is not None:
             rows = self._term.evaluate(index, a)
+            if self._loss.is_natural:
+                rows.value += np.einsum("nr,nr->n", a, self._pull[index])
+                rows.gradient += self._pull[index]
+                return rows
         packed = np.zeros((n_rows, rank * (rank + 1) // 2))
         counts = np.diff(self._starts)[index]
         row = np.repeat(np.arange(n_rows), counts)
@@ -524,6 +528,17 @@ class EntrySamples(Samples):
                     packed[short] += np.add.reduceat(bent, begins, axis=0)
         rows.hessian += unpacked(packed, rank)
         return rows
+
+    @cached_property
+    def _pull(self) -> Matrix:
+        """What the entries of each row beyond zero add to its gradient, wherever it is."""
+        sums = np.zeros((self.n_rows, self._others[0].shape[1]))
+        for k in np.flatnonzero(np.diff(self._starts)):
+            place = slice(self._starts[k], self._starts[k + 1])
+            known = self._products
+            products = self._products_at(place) if known is None else known[place]
+            sums[k] = -self._values[place] @ products
+        return sums
 
     def _entries(
         self, place: NDArray[Any], row: NDArray[Any], a: Matrix

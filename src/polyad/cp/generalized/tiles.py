@@ -103,6 +103,21 @@ class TiledMatrix:
         run_blocks(work, np.ndindex(*sums.shape))
         return fsum(sums.ravel())
 
+    def value(self, loss: Loss, left: Matrix, right: Matrix) -> float:
+        """Return the sum of a loss, without offsets, alone."""
+        row_groups, column_groups = self.blocks()
+        sums = np.zeros((len(row_groups), len(column_groups)))
+
+        def work(i: int, j: int) -> None:
+            with np.errstate(all="ignore"):
+                sums[i, j] = sum(
+                    float(np.sum(self._tile_of(loss, place, left, right)[0]))
+                    for place in tiles(row_groups[i], column_groups[j])
+                )
+
+        run_blocks(work, np.ndindex(*sums.shape))
+        return _total(sums)
+
     def evaluate(self, loss: Loss, left: Matrix, right: Matrix) -> TileSums:
         """Return the sum of a loss, without offsets, and its derivatives at ``left @ right.T``."""
         row_groups, column_groups = self.blocks()
@@ -122,9 +137,7 @@ class TiledMatrix:
             sums[i, j] = sum(parts)
 
         run_blocks(work, np.ndindex(*sums.shape))
-        # fsum refuses to add infinities of both signs.
-        total = fsum(sums.ravel()) if np.isfinite(sums).all() else math.nan
-        return TileSums(total, of_left.sum(axis=0), of_right.sum(axis=0))
+        return TileSums(_total(sums), of_left.sum(axis=0), of_right.sum(axis=0))
 
     def _tile_of(
         self, loss: Loss, place: tuple[slice, slice], left: Matrix, right: Matrix
@@ -136,6 +149,11 @@ class TiledMatrix:
             counts = self.observed[rows, columns]
             value, slope = np.where(counts, value, 0.0), np.where(counts, slope, 0.0)
         return value, slope
+
+
+def _total(sums: Matrix) -> float:
+    # fsum refuses to add infinities of both signs.
+    return fsum(sums.ravel()) if np.isfinite(sums).all() else math.nan
 
 
 def tiles(rows: slice, columns: slice) -> Iterator[tuple[slice, slice]]:

@@ -26,6 +26,7 @@ import numpy as np
 from polyad.core.compiled import kernel, owning_part, part
 from polyad.core.vector_math import fast_log
 from polyad.cp.poisson.quadratic import minimise_quadratic
+from polyad.cp.poisson.strips import LANES, gain_half_strip, gain_strip
 from polyad.tensor.kernels import transpose_four
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _PRODUCTS = 1 << 19
 _LEAST_CHUNK = 256
 # Loops over the nonzeros of a row run to the next multiple of this, over products of zero: what is
-# left after whole vectors would be done one by one.
+# left after whole vectors would be done one by one. It is half a strip.
 _VECTOR = 16
 # A count below this part of its row is taken for this part: it changes no digit of the others, and
 # what explains it stays a number that can be squared.
@@ -130,6 +131,10 @@ class Work(NamedTuple):
     """(chunk,): data over model."""
     divisor: Vector
     """(chunk,): what the products of a nonzero were divided by."""
+    lanes: Vector
+    """(R, LANES): the gains, in parts that are summed at the end."""
+    ones: Vector
+    """(R,)."""
 
 
 class Row(NamedTuple):
@@ -244,7 +249,8 @@ def _work(slices: Slices, block: tuple[int, int], model: Model) -> Work:
     products = np.empty((n_components, width))
     shares, fitted = np.empty(width), np.empty(width)
     ratio, divisor = np.empty(width), np.empty(width)
-    return Work(slices, model, products, shares, fitted, ratio, divisor)
+    lanes, ones = np.empty((n_components, LANES)), np.ones(n_components)
+    return Work(slices, model, products, shares, fitted, ratio, divisor, lanes, ones)
 
 
 @owning_part
@@ -320,17 +326,15 @@ def _padded(n: int) -> int:
 @part
 def _enlarge(work: Work, n: int) -> None:
     """Scale up the products of nonzeros that the other factors hold nearly impossible."""
-    products, largest, divisor = work.products, work.fitted, work.divisor
-    largest[:n] = 0.0
-    for r in range(products.shape[0]):
-        for p in range(n):
-            largest[p] = max(largest[p], products[r, p])
-    divisor[:n] = 1.0
+    products, total, divisor = work.products, work.fitted, work.divisor
+    _combine(work.ones, products, _padded(n), total)
     for p in range(n):
-        if 0.0 < largest[p] < _SMALL_PRODUCT:
-            divisor[p] = largest[p]
+        divisor[p] = 1.0
+    for p in range(n):
+        if 0.0 < total[p] < _SMALL_PRODUCT:
+            divisor[p] = total[p]
             for r in range(products.shape[0]):
-                products[r, p] /= largest[p]
+                products[r, p] /= total[p]
 
 
 @part
@@ -367,15 +371,22 @@ def _load(work: Work, row: Row, chunk: tuple[int, int], y: Vector) -> None:
 @part
 def _gains(work: Work, row: Row, y: Vector, phi: Vector) -> None:
     """Fill ``phi``; it is huge where a count is impossible that the component could explain."""
-    phi[:] = 0.0
+    products, shares, lanes = work.products, work.shares, work.lanes
+    for r in range(y.size):
+        for v in range(LANES):
+            lanes[r, v] = 0.0
     for first in range(row.first, row.last, work.ratio.size):
         last = min(first + work.ratio.size, row.last)
-        _load(work, row, (first, last), y)
+        if row.last - row.first > work.ratio.size:
+            _fill(work, (first, last), row)
+            _enlarge(work, last - first)
         n = _padded(last - first)
-        shares, fitted, ratio = work.shares, work.fitted, work.ratio
-        for p in range(n):
-            ratio[p] = shares[p] / max(fitted[p], _NOTHING)
-        _collect(ratio, work.products, n, phi)
+        for q in range(0, n - _VECTOR, 2 * _VECTOR):
+            gain_strip(products, y, shares, q, _NOTHING, lanes)
+        if n % (2 * _VECTOR) > 0:
+            gain_half_strip(products, y, shares, n - _VECTOR, _NOTHING, lanes)
+    for r in range(y.size):
+        phi[r] = (lanes[r, 0] + lanes[r, 1]) + (lanes[r, 2] + lanes[r, 3])
 
 
 @part
@@ -401,29 +412,6 @@ def _multiply(y: Vector, phi: Vector) -> None:
         y[r] *= phi[r]
         if y[r] < _VANISHED:
             y[r] = 0.0
-
-
-@part
-def _collect(ratio: Vector, products: Vector, n: int, phi: Vector) -> None:
-    """Add the sums of ``ratio pi`` over ``n`` products, four components at a time."""
-    n_components = phi.size
-    whole = n_components - n_components % 4
-    for r in range(0, whole, 4):
-        a, b, c, d = 0.0, 0.0, 0.0, 0.0
-        for p in range(n):
-            a += ratio[p] * products[r, p]
-            b += ratio[p] * products[r + 1, p]
-            c += ratio[p] * products[r + 2, p]
-            d += ratio[p] * products[r + 3, p]
-        phi[r] += a
-        phi[r + 1] += b
-        phi[r + 2] += c
-        phi[r + 3] += d
-    for r in range(whole, n_components):
-        a = 0.0
-        for p in range(n):
-            a += ratio[p] * products[r, p]
-        phi[r] += a
 
 
 @part
