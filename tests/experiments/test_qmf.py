@@ -439,7 +439,7 @@ def test_the_mean_of_fits_is_that_of_their_reconstructions(X):
     assert set(found) == {
         f"{of}: {name}" for of in ("fitted", "new") for name in new_samples.METHODS
     }
-    models = [polyad.QMF(2, random_state=seed).fit(X[:20]) for seed in (0, 1)]
+    models = [polyad.QMF(2, tol=3e-3, random_state=seed).fit(X[:20]) for seed in (0, 1)]
     for of, part in (("fitted", X[:20]), ("new", X[20:])):
         ours = [model.inverse_transform(model.transform(part)) for model in models]
         expected = mean_divergence(part, 0.5 * (ours[0] + ours[1]))
@@ -455,9 +455,7 @@ def test_tables_of_new_samples_compare_folds_in_pairs(X, monkeypatch):
     rows = []
     for unit in units:
         known = dict.fromkeys(new_samples.METHODS, 1.0) | {"NMF": 0.9 + 0.01 * rng.random()}
-        # Of logarithms two fits do what is asked for; as they were measured, three.
         known |= {"mean of 2 QMF": 0.96 if unit["scale"] == "linear" else 0.8}
-        known |= {"mean of 3 QMF": 0.8}
         rows.append(unit | {f"{of}: {k}": v for of in ("new", "fitted") for k, v in known.items()})
     text = new_samples.describe(pd.DataFrame(rows))
     assert "0.960 [0.960, 0.960]" in text
@@ -466,7 +464,6 @@ def test_tables_of_new_samples_compare_folds_in_pairs(X, monkeypatch):
         "* mean of 2 QMF is below NMF in 1 of 2 cells, at least 5 % below QMF in 1, both in 1."
         in text
     )
-    assert "* mean of 3 QMF is below NMF in 2 of 2 cells, at least 5 % below QMF in 2" in text
 
 
 @pytest.mark.usefixtures("coarse")
