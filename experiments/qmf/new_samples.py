@@ -66,7 +66,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sets", type=words, default=SETS, help=f"some of {','.join(SETS)}")
     parser.add_argument("--scales", type=words, default=SCALES)
     parser.add_argument("--ranks", type=numbers, default=(5, 10))
-    parser.add_argument("--features", type=int, default=120, help="at most, over all kinds")
+    parser.add_argument("--features", type=int, default=60, help="at most, over all kinds")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--max-minutes", type=float, default=120.0)
     return parser.parse_args(arguments)
@@ -137,19 +137,23 @@ def describe(table: pd.DataFrame) -> str:
         frame = pd.DataFrame(rows, index=list(METHODS)).T.rename_axis("set, scale, R")
         texts.append(f"Mean KL of {title}:\n\n{markdown(frame)}")
     rows = {
-        " ".join(map(str, cell)): [ratio_text(own, *pair) for pair in PAIRS]
+        " ".join(map(str, cell)): [
+            *(ratio_text(own, "new", *pair) for pair in PAIRS),
+            ratio_text(own, "fitted", MEAN, "QMF"),
+        ]
         for cell, own in table.groupby(["set", "scale", "rank"], sort=False)
     }
     names = [f"{one} over {other}" for one, other in PAIRS]
+    names.append(f"{MEAN} over QMF, samples of the fit")
     frame = pd.DataFrame(rows, index=names).T.rename_axis("set, scale, R")
     texts.append(f"Ratios of the KL of new samples, with 95 % intervals:\n\n{markdown(frame)}")
     texts.extend(target_line(table, name) for name in ("QMF", MEAN, "QMF of 2R"))
     return "\n".join(texts)
 
 
-def ratio_text(own: pd.DataFrame, one: str, other: str) -> str:
+def ratio_text(own: pd.DataFrame, of: str, one: str, other: str) -> str:
     """Return the geometric mean of paired ratios over folds, with its interval."""
-    differences = np.log(own[f"new: {one}"] / own[f"new: {other}"]).to_numpy()
+    differences = np.log(own[f"{of}: {one}"] / own[f"{of}: {other}"]).to_numpy()
     mean, low, high = np.exp(interval(differences))
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
@@ -176,12 +180,14 @@ def main() -> None:
     units = make_units(options)
     store = Store(HERE / "new_samples.csv")
     run_units(units, do_unit, store, jobs=options.jobs, max_minutes=options.max_minutes)
+    table = store.table(units)
     text = (
-        f"`{command()}`\n\n{environment()}. {N_FOLDS} folds; at most {options.features} features, "
-        "as many of each kind, those of the largest variance of logarithms among training samples. "
-        f"QMF with its defaults, but tol={_SETTINGS['tol']:g}."
+        f"`{command()}`\n\n{environment()}. {table['fold'].nunique()} folds; at most "
+        f"{options.features} features, as many of each kind, those of the largest variance of "
+        "logarithms among training samples. QMF with its defaults, but "
+        f"tol={_SETTINGS['tol']:g}."
     )
-    body = f"{text}\n\n{describe(store.table(units))}"
+    body = f"{text}\n\n{describe(table)}"
     write_section(RESULTS, "New samples: the mean of several fits", body)
     print(body)
 

@@ -40,7 +40,6 @@ UPDATES = {"NMF KL": kl_updates, "NMF squares": frobenius_updates}
 _PAPER = {"solver": "adam", "init": "random", "learning_rate": 0.01, "tol": 0.0}
 MODELS: dict[str, tuple[str, Unit]] = {
     "QMF": ("QMF", {}),
-    "QMF Adam": ("QMF", {"solver": "adam"}),
     "QMF random start": ("QMF", _PAPER),
     "QMFQ": ("QMFQ", {}),
     "QMFQ SVD": ("QMFQ", {"projector": "svd"}),
