@@ -6,8 +6,10 @@ The sets, scales and folds of ``omics.py`` with fewer features. QMF at rank R fr
 starts: one fit, the mean of the reconstructions of both, and one fit of rank 2R, which has as many
 scores as both. NMF and the singular value decomposition are beside them.
 
-The mean of fits has the scores of both, so that it is no model of rank R: if it does for new
-samples what it does for those of the fit, its size is what helps, not that noise is averaged.
+The scores of new samples are fitted to the entries that are then compared with the model: with more
+scores they are closer, whatever was learned. The mean of two fits has the scores of both, and is to
+be compared with one fit that has as many. How entries are predicted that no score has seen, is not
+measured here.
 
 Finished units are kept in ``new_samples.csv``, results go to ``RESULTS.md``.
 """
@@ -67,6 +69,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--scales", type=words, default=SCALES)
     parser.add_argument("--ranks", type=numbers, default=(5, 10))
     parser.add_argument("--features", type=int, default=60, help="at most, over all kinds")
+    parser.add_argument("--folds", type=int, default=N_FOLDS, help=f"so many of the {N_FOLDS}")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--max-minutes", type=float, default=120.0)
     return parser.parse_args(arguments)
@@ -82,7 +85,7 @@ def make_units(options: argparse.Namespace) -> list[Unit]:
             "features": options.features // len(load_cohort(name).views),
             "fold": fold,
         }
-        for fold in range(N_FOLDS)
+        for fold in range(options.folds)
         for name in options.sets
         for scale in options.scales
         for rank in options.ranks
@@ -182,7 +185,7 @@ def main() -> None:
     run_units(units, do_unit, store, jobs=options.jobs, max_minutes=options.max_minutes)
     table = store.table(units)
     text = (
-        f"`{command()}`\n\n{environment()}. {table['fold'].nunique()} folds; at most "
+        f"`{command()}`\n\n{environment()}. {options.folds} of {N_FOLDS} folds; at most "
         f"{options.features} features, as many of each kind, those of the largest variance of "
         "logarithms among training samples. QMF with its defaults, but "
         f"tol={_SETTINGS['tol']:g}."
