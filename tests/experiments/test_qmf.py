@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from experiments.qmf import noisy, omics, omics_methods, omics_report, toy
+from experiments.qmf import new_samples, noisy, omics, omics_methods, omics_report, toy
 from experiments.qmf.cohorts import Cohort, Preparation, View, golub_intensities, load_cohort
 from experiments.qmf.curves import (
     checkpoints,
@@ -32,6 +32,8 @@ from experiments.qmf.synthetic import hard_quantiles, make_planted, quantiles_at
 from experiments.runs import Store
 from matplotlib.figure import Figure
 from sklearn.decomposition import NMF
+
+import polyad
 
 DATA = os.environ.get("POLYAD_DATA", "")
 needs_cohorts = pytest.mark.skipif(
@@ -430,6 +432,38 @@ def test_the_verdict_compares_with_the_best_baseline_only():
     assert "R = 5: 2.00 (SVD)" in text
     table.loc[0, "KL"] = 2.5
     assert "every rank: no" in omics_report.verdict(table, "KL")
+
+
+def test_the_mean_of_fits_is_that_of_their_reconstructions(X):
+    found = new_samples.measure(X[:20], X[20:], 2, 0)
+    assert set(found) == {
+        f"{of}: {name}" for of in ("fitted", "new") for name in new_samples.METHODS
+    }
+    models = [polyad.QMF(2, tol=3e-3, random_state=seed).fit(X[:20]) for seed in (0, 1)]
+    for of, part in (("fitted", X[:20]), ("new", X[20:])):
+        ours = [model.inverse_transform(model.transform(part)) for model in models]
+        expected = mean_divergence(part, 0.5 * (ours[0] + ours[1]))
+        assert found[f"{of}: mean of 2 QMF"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_tables_of_new_samples_compare_folds_in_pairs(X, monkeypatch):
+    monkeypatch.setattr(new_samples, "load_cohort", lambda _: cohort_of(X, ["a", "b", "a"] * 10))
+    options = new_samples.read_options(arguments(sets="golub", scales="linear,log", ranks=2))
+    units = new_samples.make_units(options)
+    assert len(units) == 10
+    rng = np.random.default_rng(0)
+    rows = []
+    for unit in units:
+        known = dict.fromkeys(new_samples.METHODS, 1.0) | {"NMF": 0.9 + 0.01 * rng.random()}
+        known |= {"mean of 2 QMF": 0.96 if unit["scale"] == "linear" else 0.8}
+        rows.append(unit | {f"{of}: {k}": v for of in ("new", "fitted") for k, v in known.items()})
+    text = new_samples.describe(pd.DataFrame(rows))
+    assert "0.960 [0.960, 0.960]" in text
+    assert "* QMF is below NMF in 0 of 2 cells." in text
+    assert (
+        "* mean of 2 QMF is below NMF in 1 of 2 cells, at least 5 % below QMF in 1, both in 1."
+        in text
+    )
 
 
 @pytest.mark.usefixtures("coarse")
