@@ -61,7 +61,7 @@ _DRAWS = {2: 5, 5: 3, 10: 3, 50: 1, 0: 1}
 DISTURBANCES = ("clean", "noise", "rotated")
 SPLITS = ("persons", "paper")
 SCALES = ("raw", "common", "standardised")
-_RANKED = ("AugmentedCP", "ATD as published", "ATD ss-", "SALS", "PCA")
+_RANKED = ("AugmentedCP", "ATD as published", "ATD ss-", "SALS", "GR-SALS", "PCA")
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
