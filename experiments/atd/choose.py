@@ -19,7 +19,7 @@ import pandas as pd
 from sklearn.linear_model import LogisticRegression
 
 from experiments.atd import har
-from experiments.atd.methods import BATCH, STFT_PUBLISHED, TWINS, Seen, learn
+from experiments.atd.methods import BATCH, METHODS, STFT_PUBLISHED, TWINS, Seen, learn
 from experiments.runs import Store, markdown, run_units, words, write_section
 from polyad import AugmentedCP
 from polyad.augmented.metric import augmentation_metric
@@ -44,9 +44,18 @@ SETTINGS: dict[str, tuple[str, Unit]] = {
     "shift": ("ours: shift", {}),
     "half the noise": ("ours: half the noise", {}),
     "published twins": ("published", {}),
+    "rank 64": ("ours", {"n_components": 64}),
+    "rank 128": ("ours", {"n_components": 128}),
 }
 FLOORS = (0.001, 0.005, 0.02, 0.1)
-COMPARED = ("SALS", "PCA")
+#: The method and rank of what is compared with.
+COMPARED: dict[str, tuple[str, int]] = {
+    method if rank == har.RANK else f"{method} (rank {rank})": (method, rank)
+    for method in ("SALS", "GR-SALS", "ATD as published", "PCA")
+    for rank in (har.RANK, 64, 128)
+}
+#: What the rank of each method is chosen by.
+RANKS = ("default", "rank 64", "rank 128", *COMPARED)
 LABELS = (5, 10, 50, 0)
 _DRAWS = {5: 4, 10: 4, 50: 2, 0: 1}
 
@@ -54,9 +63,8 @@ _DRAWS = {5: 4, 10: 4, 50: 2, 0: 1}
 def coefficients(setting: str, data: Seen, seed: int) -> tuple[AugmentedCP, dict[str, np.ndarray]]:
     """Fit a setting; return the model and the metric of each floor."""
     twins, chosen = SETTINGS[setting]
-    options = {"max_iter": har.SWEEPS, **chosen}
+    options = {"n_components": har.RANK, "max_iter": har.SWEEPS, **chosen}
     model = AugmentedCP(
-        har.RANK,
         augment=TWINS[twins],
         preprocess=STFT_PUBLISHED,
         batch_size=BATCH,
@@ -78,7 +86,8 @@ def do_unit(unit: Unit) -> Unit:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if unit["setting"] in COMPARED:
-            fitted = learn(unit["setting"], har.RANK, "none", data, seed=sample, sweeps=har.SWEEPS)
+            method, rank = COMPARED[unit["setting"]]
+            fitted = learn(method, rank, METHODS[method], data, seed=sample, sweeps=har.SWEEPS)
             found = {name: np.asarray(fitted.features(own)) for name, own in tested.items()}
             features = {"standardised": found, "raw": found}
         else:
@@ -146,11 +155,14 @@ def main(arguments: list[str] | None = None) -> None:
         for setting in options.settings
     ]
     run_units(units, do_unit, store, max_minutes=options.max_minutes)
-    body = "`python -m experiments.atd.choose`: training persons only, accuracy in percent by "
-    body += f"disturbance and labels of each class, mean over up to {options.samples} splits.\n\n"
-    write_section(
-        har.RESULTS, "HAR: settings, training persons only", body + table(store.table(units))
-    )
+    settings = (*("SALS", "PCA"), *(name for name in SETTINGS if not name.startswith("rank")))
+    for title, wanted in (("settings", settings), ("ranks", RANKS)):
+        if set(wanted) <= set(options.settings):
+            own = store.table(unit for unit in units if unit["setting"] in wanted)
+            body = "`python -m experiments.atd.choose`: training persons only, accuracy in percent "
+            body += "by disturbance and labels of each class, mean over up to "
+            body += f"{options.samples} splits.\n\n"
+            write_section(har.RESULTS, f"HAR: {title}, training persons only", body + table(own))
 
 
 if __name__ == "__main__":

@@ -55,13 +55,15 @@ RESULTS = HERE / "RESULTS.md"
 PARTS = ("develop", "main", "ranks", "twins")
 RANK, SWEEPS, EVERY = 32, 5, 2
 RANKS = (8, 16, 64)
+#: The rank that is compared at length besides RANK.
+WIDE = 64
 #: Labelled windows of each class; 0 is all of them.
 LABELS = (2, 5, 10, 50, 0)
 _DRAWS = {2: 5, 5: 3, 10: 3, 50: 1, 0: 1}
 DISTURBANCES = ("clean", "noise", "rotated")
 SPLITS = ("persons", "paper")
 SCALES = ("raw", "common", "standardised")
-_RANKED = ("AugmentedCP", "ATD as published", "ATD ss-", "SALS", "PCA")
+_RANKED = ("AugmentedCP", "ATD as published", "ATD ss-", "SALS", "GR-SALS", "PCA")
 
 
 def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -334,20 +336,25 @@ def by_kind(table: pd.DataFrame, column: str) -> str:
 def report(store: Store, options: argparse.Namespace) -> None:
     """Write the tables of what is done."""
     tables = {part: store.table(make_units(part, options)) for part in PARTS}
-    for part, persons in (("main", "test"), ("develop", "training")):
-        table = tables[part]
+    ranks = tables["ranks"]
+    wide = ranks if ranks.empty else ranks[ranks["rank"] == WIDE]
+    sections = (
+        ("HAR: test persons", "test", RANK, tables["main"]),
+        (f"HAR: {WIDE} components, test persons", "test", WIDE, wide),
+        ("HAR: development, training persons only", "training", RANK, tables["develop"]),
+    )
+    for title, persons, rank, table in sections:
         if table.empty:
             continue
         body = f"`python -m experiments.atd.har`; {environment()}. Accuracy in percent, mean and "
         counts = table.groupby("method")["sample"].nunique()
         seeds = f"{counts.min()} to {counts.max()}" if counts.nunique() > 1 else f"{counts.max()}"
         body += f"standard deviation over {seeds} seeds of fits and splits, {persons} persons. "
-        body += "Differences are paired, with 95 % intervals. R = 32.\n\n"
+        body += f"Differences are paired, with 95 % intervals. R = {rank}.\n\n"
         body += "### Parameters and scales of features, clean, all labels\n\n" + scale_table(table)
         for split in SPLITS:
             for name in DISTURBANCES:
                 body += f"\n### Split {split}, {name}\n\n" + accuracy_table(table, split, name)
-        title = "HAR: test persons" if part == "main" else "HAR: development, training persons only"
         write_section(RESULTS, title, body)
     for part, column, title in (("ranks", "rank", "ranks"), ("twins", "twins", "twins")):
         if not tables[part].empty and not tables["main"].empty:

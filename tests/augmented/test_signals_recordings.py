@@ -1,12 +1,15 @@
 """Windows of recordings: from memory, from files, from mne, a few at a time."""
 
+import threading
+import time
 import tracemalloc
 
 import numpy as np
 import pytest
 import zarr
 
-from polyad.augmented.signals import Recordings
+from polyad import AugmentedCP
+from polyad.augmented.signals import STFT, Recordings
 from polyad.data.batches import open_source
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 
@@ -83,6 +86,30 @@ def test_a_sweep_over_files_takes_the_memory_of_a_few_batches(tmp_path):
     assert peak < 8e6
 
 
+class Watched(Recordings):
+    """Windows that remember by which threads they were read."""
+
+    def __getitem__(self, key):
+        self.readers.append(threading.current_thread())
+        return super().__getitem__(key)
+
+
+def test_a_thread_reads_one_block_ahead_and_no_more():
+    windows = Watched(LONG, 10)
+    windows.readers = []
+    sweep = open_source(windows, 8, allow_nan=False).sweep()
+    for n_used in (1, 2):
+        next(sweep)
+        wanted = 1 + n_used + 1  # the head, what was used and the next
+        deadline = time.monotonic() + 30.0
+        while len(windows.readers) < wanted and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        assert len(windows.readers) == wanted
+    assert threading.main_thread() not in windows.readers[1:]
+    sweep.close()
+
+
 def test_an_error_of_a_block_says_which_it_is():
     broken = [own.copy() for own in LONG]
     broken[3][0, 100] = np.nan
@@ -131,5 +158,8 @@ def test_recordings_of_mne_bring_the_names_of_their_channels(tmp_path):
         for own, position in zip(batch.given.data, batch.positions, strict=True):
             start = events[position, 0]
             np.testing.assert_allclose(own, data[:, start : start + 101], rtol=1e-5)
+    model = AugmentedCP(1, preprocess=STFT(n_fft=16), max_iter=1, random_state=0)
+    names = model.fit(epochs).factor_table("channel").index.tolist()
+    assert names == ["Fz re", "Cz re", "Oz re", "Fz im", "Cz im", "Oz im"]
     with pytest.raises(InvalidInputError, match="window"):
         open_source(raw, 2, allow_nan=False)

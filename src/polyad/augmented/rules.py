@@ -79,20 +79,20 @@ def _pairs(rows: Array, twins: Array) -> tuple[Array, Array, Array, int]:
     return units, twin_units, counted, n_counted
 
 
-def pulls(rows: Array, twins: Array, gamma: float) -> tuple[Array, Array]:
-    """Return ``u`` of each row, by the structure of the matrix of pairs, and which rows count.
+def pulls(rows: Array, twins: Array, gamma: float) -> Array:
+    """Return ``u`` of each row, by the structure of the matrix of pairs.
 
     Zero where a row or its twin has no direction, and for less than two others.
     """
     xp = namespace_of(rows)
     _, units, counted, n_counted = _pairs(rows, twins)
     if n_counted < 2:
-        return xp.zeros_like(rows), xp.zeros_like(counted)
+        return xp.zeros_like(rows)
     push = (gamma + 1.0) / (n_counted - 1)
     pull = push * xp.sum(units, axis=0)[None, :] - (push + 1.0) * units
     if n_counted < int(rows.shape[0]):
         pull = xp.where(counted[:, None], pull, xp.zeros_like(pull))
-    return pull, counted
+    return pull
 
 
 def alignments(rows: Array, twins: Array, gamma: float) -> tuple[float, float, float]:

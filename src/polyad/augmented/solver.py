@@ -251,8 +251,7 @@ class AugmentedSolver(Solver[AugmentedState]):
             rows[1] = before[1]
         for mine, other in ((0, 1), (1, 0)):
             own = ridge_rows[mine]
-            pull, _ = pulls(own, rows[other], settings.gamma)
-            pull = settings.beta * pull
+            pull = settings.beta * pulls(own, rows[other], settings.gamma)
             if before:
                 own = better_rows(own, before[mine], system, products[mine], pull)
             rows[mine] = improved_rows(own, system, products[mine], pull, rounds=settings.rounds)
