@@ -428,7 +428,7 @@ def _next_damping(damping: Table, gain: Table, promised: Table) -> Table:
     return np.clip(result, _LEAST_DAMPING, 1.0 / _LEAST_DAMPING)
 
 
-def _chosen(rows: Table, new: Table, old: Table) -> Table:
+def _chosen(rows: NDArray[np.bool_], new: Table, old: Table) -> Table:
     """Return the new rows where they are wanted, and the old ones elsewhere."""
     return np.where(rows.reshape(-1, *([1] * (old.ndim - 1))), new, old)
 
