@@ -59,6 +59,8 @@ _GOOD, _POOR = 0.7, 0.3
 _AFTER_GOOD, _AFTER_POOR, _AFTER_FAILURE = 0.3, 1.5, 4.0
 # Model values that differ by less than this part of them from their entries are these.
 _NEAR = 1e-6
+# Steps along the last one that are shorter than this part of it are none.
+_ROUNDING = 1e-9
 # How slowly steps begin farther ahead, counted in steps.
 _INERTIA = 1.5
 # What has a row for each feature, and derivatives that nobody asks for.
@@ -160,10 +162,11 @@ class AlternatingSolver(QuantileSolver[AlternatingState]):
             for now, streak, way in zip(state.parameters, streaks, ways, strict=True)
         ]
         moved = self._moved(replace(state, parameters=ahead))
-        # What turns back has gone too far (the gradient's restart of O'Donoghue and Candes).
+        # What turns back has gone too far (the gradient's restart of O'Donoghue and Candes); what
+        # stayed where it began, but for rounding, is at a wall.
         onward = Parameters(
             *(
-                (new - old) * way
+                (new - old - _ROUNDING * way) * way
                 for new, old, way in zip(moved.parameters, ahead, ways, strict=True)
             )
         )
@@ -172,8 +175,8 @@ class AlternatingSolver(QuantileSolver[AlternatingState]):
         return replace(
             moved,
             earlier=state.parameters,
-            streaks=np.where(of_features < 0.0, 0.0, state.streaks + 1.0),
-            sample_streaks=np.where(of_samples < 0.0, 0.0, state.sample_streaks + 1.0),
+            streaks=np.where(of_features > 0.0, state.streaks + 1.0, 0.0),
+            sample_streaks=np.where(of_samples > 0.0, state.sample_streaks + 1.0, 0.0),
         )
 
     def _moved(self, state: AlternatingState) -> AlternatingState:
