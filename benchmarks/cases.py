@@ -405,6 +405,15 @@ CASES: dict[str, tuple[Callable[[], Any], int, int, dict[str, Callable[[Any, int
         for shape in quantile.SHAPES
     },
     **{
+        quantile.race_title(rank): (
+            partial(quantile.race_problem, rank),
+            rank,
+            1,
+            quantile.RACERS,
+        )
+        for rank in quantile.RACE_RANKS
+    },
+    **{
         title: (partial(membership.problem, *membership.SHAPE), membership.RANK, 1, libraries)
         for title, libraries in membership.CASES.items()
     },
@@ -458,6 +467,7 @@ LONG = (
     ("soft: normalize and gradient, 2000 rows", "OTT"),
     ("soft: soft_rank and gradient", "OTT"),
     ("soft: soft_sort and gradient", "OTT"),
+    (quantile.race_title(10), "Adam"),
     ("SWIFT 1000x100x100", "published"),
     ("SWIFT 240x100x100", "direct"),
     ("race: GCP of binary data", "pygenten"),

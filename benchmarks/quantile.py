@@ -5,6 +5,10 @@ divergence, exact gradient of all parameters, update, and the objective. OTT onl
 products of the same shape to as many quantiles, squashed by itself, with the same ``epsilon``; it
 is timed on a part of the features and scaled up. Imports are inside: each library runs in a process
 of its own.
+
+And the time to an objective: QMF by its default solver until it is where Adam, with the limit of
+iterations that it had as the default, ends by the same ``tol``. Both are whole fits, from the same
+start, with the last scores of the samples.
 """
 
 from __future__ import annotations
@@ -17,12 +21,17 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from polyad.fitting import Iteration
+
     Run = Callable[[int], object]
 
 EPSILON = 1e-2
 RANK = 10
 # Features that OTT is timed on.
 SAMPLE = 500
+# Samples, features and ranks of the races, and the most iterations of Adam.
+RACE, RACE_RANKS = (100, 470), (5, 10)
+_ADAM_ITERATIONS = 2000
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,52 @@ def problem(n_samples: int, n_features: int, n_quantiles: int) -> QuantileProble
     rng = np.random.default_rng(0)
     products = rng.gamma(0.5, size=(n_samples, RANK)) @ rng.gamma(0.5, size=(RANK, n_features))
     return QuantileProblem(products ** rng.uniform(0.5, 3.0, n_features), n_quantiles)
+
+
+@dataclass(frozen=True)
+class RaceProblem:
+    """Samples and features of low rank behind a quantile transform of each feature."""
+
+    X: np.ndarray
+
+
+def race_problem(rank: int) -> RaceProblem:
+    from experiments.qmf.synthetic import make_planted
+
+    return RaceProblem(make_planted(RACE[1], RACE[0], rank, 0).X)
+
+
+def adam_run(data: RaceProblem, rank: int) -> Run:
+    from polyad import QMF
+
+    model = QMF(rank, solver="adam", max_iter=_ADAM_ITERATIONS, random_state=0, n_jobs=2)
+    # Whatever is compiled, is now.
+    QMF(rank, solver="adam", max_iter=2, tol=0).fit(data.X)
+
+    def run(n_iter: int) -> Any:
+        for _ in range(n_iter):
+            model.fit(data.X)
+        return model
+
+    return run
+
+
+def race_run(data: RaceProblem, rank: int) -> Run:
+    from polyad import QMF
+
+    goal: float = adam_run(data, rank)(1).history_.objective[-1]
+
+    def is_there(iteration: Iteration) -> bool:
+        return iteration.objective <= goal
+
+    def run(n_iter: int) -> None:
+        for _ in range(n_iter):
+            model = QMF(rank, tol=0, callbacks=[is_there], random_state=0, n_jobs=2).fit(data.X)
+            if model.history_.objective[-1] > goal:
+                message = "The objective was not reached."
+                raise RuntimeError(message)
+
+    return run
 
 
 def polyad_run(data: QuantileProblem, rank: int) -> Run:
@@ -97,8 +152,13 @@ def ott_run(data: QuantileProblem, rank: int) -> Run:
 
 
 LIBRARIES = {"polyad": polyad_run, "OTT, transforms forward only": ott_run}
+RACERS = {"polyad": race_run, "Adam": adam_run}
 SHAPES = ((300, 11500, 16), (256, 500, 16))
 
 
 def title(n_samples: int, n_features: int, n_quantiles: int) -> str:
     return f"quantile: a step of QMF, {n_features} features of {n_samples}, {n_quantiles} quantiles"
+
+
+def race_title(rank: int) -> str:
+    return f"QMF to an objective, {RACE[0]} samples x {RACE[1]} features, R={rank}"

@@ -14,7 +14,7 @@ from benchmarks.cases import CASES
 from benchmarks.crowd import CrowdLabels
 from benchmarks.dictionary import DictionaryImages
 from benchmarks.membership import MembershipProblem
-from benchmarks.quantile import QuantileProblem
+from benchmarks.quantile import QuantileProblem, RaceProblem
 from benchmarks.quiet import per_iteration, timed
 from benchmarks.soft import SoftProblem
 from benchmarks.swift import SwiftProblem
@@ -22,7 +22,7 @@ from benchmarks.transport import SHARE, TransportProblem
 from polyad.tensor.kruskal import as_kruskal
 
 # Cases with iterations that do nothing once.
-ONCE = ("transport", "SWIFT", "soft", "quantile", "membership", "dictionary")
+ONCE = ("transport", "SWIFT", "soft", "quantile", "QMF", "membership", "dictionary")
 
 
 def squared_error(data: Any, model: Any) -> float | None:
@@ -62,7 +62,7 @@ def main(case: str, library: str, repeats: int, patience: float) -> None:
             result = None
         else:
             # These do nothing once, but most of them compile.
-            if not isinstance(data, SwiftProblem | DictionaryImages):
+            if not isinstance(data, SwiftProblem | DictionaryImages | RaceProblem):
                 run(1)
             seconds, is_quiet = timed(lambda: run(1), patience)
             disturbed = float(not is_quiet)
@@ -76,7 +76,7 @@ def main(case: str, library: str, repeats: int, patience: float) -> None:
             error = data.error_of(result)
         elif isinstance(data, QuantileProblem):
             seconds *= data.share(library)
-        elif not isinstance(data, SwiftProblem) and "matrix" not in case:
+        elif not isinstance(data, SwiftProblem | RaceProblem) and "matrix" not in case:
             error = squared_error(data, result)
     print("result " + json.dumps({"seconds": seconds, "disturbed": disturbed, "error": error}))
 

@@ -228,11 +228,16 @@ CASES = {
         {"n_quantiles": 4, "solver": "adam", "batch_size": 2},
         large=MATRIX,
     ),
-    "QMFQ": Case(polyad.QMFQ, "matrix", {"n_quantiles": 4, "inner_iter": 10}, large=MATRIX),
+    "QMFQ": Case(
+        polyad.QMFQ,
+        "matrix",
+        {"n_quantiles": 4, "projector": "nmf", "inner_iter": 10},
+        large=MATRIX,
+    ),
     "QMFQ svd": Case(
         polyad.QMFQ,
         "matrix",
-        {"n_quantiles": 4, "projector": "svd", "solver": "lbfgs"},
+        {"n_quantiles": 4, "solver": "lbfgs"},
         large=MATRIX,
     ),
 }

@@ -123,7 +123,7 @@ OTHER_MODELS = {
     ),
     "WassersteinCP": (WassersteinCP(2, random_state=0, max_iter=4), coo_array(parts())),
     "QMF": (QMF(2, random_state=0, max_iter=8), parts((24, 12))),
-    "QMFQ": (QMFQ(2, inner_iter=20, random_state=0, max_iter=8), parts((24, 12))),
+    "QMFQ": (QMFQ(2, projector="nmf", inner_iter=20, random_state=0, max_iter=8), parts((24, 12))),
 }
 MODELS = {**TENSOR_MODELS, **OTHER_MODELS}
 _fitted = {}

@@ -153,5 +153,9 @@ def make_model(name: str, rank: int, seed: int, parameters: dict[str, Any]) -> A
 def compile_models() -> None:
     """Compile or load what the models need, once in a process: no part of their times."""
     X = np.random.default_rng(0).gamma(2.0, size=(6, 5))
-    for name in ("QMF", "QMFQ"):
-        watched_model(make_model(name, 2, 0, {"n_quantiles": 3, "max_iter": 2}), X)
+    for name, projector in (
+        ("QMF", {}),
+        ("QMFQ", {"projector": "svd"}),
+        ("QMFQ", {"projector": "nmf"}),
+    ):
+        watched_model(make_model(name, 2, 0, {"n_quantiles": 3, "max_iter": 2, **projector}), X)

@@ -126,6 +126,8 @@ def do_unit(unit: Unit) -> Unit:
     parameters = {name: unit[name] for name in names if name in unit}
     if "batch_size" in unit:  # only Adam takes batches
         parameters["solver"] = "adam"
+    if "inner_iter" in parameters:  # of the nonnegative projector alone
+        parameters["projector"] = "nmf"
     model = make_model(unit["method"], rank, seed, {"max_iter": n_iter, **parameters})
     result = _result(*watched_model(model, X), planted.clean)
     return {**result, "n_iter": int(model.n_iter_), "status": model.status_.value}

@@ -21,7 +21,7 @@ OURS = "QMF"
 QUANTILE: dict[str, tuple[str, dict[str, Any]]] = {
     OURS: ("QMF", {}),
     "QMF free": ("QMF", {"nonnegative": False}),
-    "QMFQ": ("QMFQ", {}),
+    "QMFQ": ("QMFQ", {"projector": "nmf"}),
     "QMFQ SVD": ("QMFQ", {"projector": "svd"}),
 }
 BASELINES = ("NMF", "log1p + NMF", "rank + NMF", "tf-idf + NMF", "SVD")
@@ -52,7 +52,7 @@ def make_method(name: str, unit: dict[str, Any], shape: tuple[int, int], seed: i
         kind, settings = QUANTILE[name]
         parameters = {"n_quantiles": unit["quantiles"], **settings}
         parameters["max_iter"] = unit["iterations"] if kind == "QMF" else unit["outer"]
-        if kind == "QMFQ" and "projector" not in settings:
+        if settings.get("projector") == "nmf":
             parameters["inner_iter"] = unit["inner"]
         return Quantile(kind, rank, seed, parameters)
     if name == "SVD":

@@ -41,7 +41,7 @@ _PAPER = {"solver": "adam", "init": "random", "learning_rate": 0.01, "tol": 0.0}
 MODELS: dict[str, tuple[str, Unit]] = {
     "QMF": ("QMF", {}),
     "QMF random start": ("QMF", _PAPER),
-    "QMFQ": ("QMFQ", {}),
+    "QMFQ": ("QMFQ", {"projector": "nmf"}),
     "QMFQ SVD": ("QMFQ", {"projector": "svd"}),
 }
 METHODS = (*UPDATES, *MODELS)

@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from experiments.qmf import new_samples, noisy, omics, omics_methods, omics_report, toy
+from experiments.qmf import (
+    defaults,
+    new_samples,
+    noisy,
+    omics,
+    omics_methods,
+    omics_report,
+    toy,
+)
 from experiments.qmf.cohorts import Cohort, Preparation, View, golub_intensities, load_cohort
 from experiments.qmf.curves import (
     checkpoints,
@@ -422,6 +430,27 @@ def test_units_and_tables_of_the_prediction(tmp_path, X, monkeypatch):
     mean = table[table["method"] == "NMF"]["accuracy: class"].mean()
     assert "Balanced accuracy (mean over classes), class" in text
     assert f"| NMF | {mean:.3f} ±" in text
+
+
+@pytest.mark.parametrize("part", defaults.PARTS)
+def test_units_and_tables_of_the_defaults(tmp_path, X, part, monkeypatch):
+    cohort, quantile = cohort_of(X, ["a", "b", "a"] * 10), defaults.Quantile
+    monkeypatch.setattr(defaults, "load_cohort", lambda _: cohort)
+    monkeypatch.setattr(defaults, "SCALES", ("linear",))
+    monkeypatch.setattr(
+        defaults, "Quantile", lambda *given: quantile(*given[:3], {"max_iter": 3, **given[3]})
+    )
+    options = defaults.read_options(arguments(sets="golub", ranks=2, folds=1))
+    units, store = defaults.make_units(part, options), Store(tmp_path / "units.csv")
+    for unit in units:
+        store.add(unit, defaults.do_unit(unit))
+    table = store.table(units)
+    assert (table["n_iter"] == 3).all()
+    if part == "time":
+        assert "0 of 1 fits converged" in defaults.describe_times(table)
+        return
+    assert (table["KL of new samples"] > 0).all()
+    assert "KL: QMFQ svd lower in" in defaults.describe_projectors(table)
 
 
 def test_the_verdict_compares_with_the_best_baseline_only():

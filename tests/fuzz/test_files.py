@@ -66,8 +66,8 @@ MODELS = {
     "WassersteinDictionary": lambda: polyad.WassersteinDictionary(2, **QUICK).fit(tensor()),
     "WassersteinCPDictionary": lambda: polyad.WassersteinCPDictionary(2, **QUICK).fit(tensor()),
     "QMF": lambda: polyad.QMF(2, **SMALL).fit(table()),
-    "QMFQ nmf": lambda: polyad.QMFQ(2, inner_iter=5, **SMALL).fit(table()),
-    "QMFQ svd": lambda: polyad.QMFQ(2, projector="svd", **SMALL).fit(table()),
+    "QMFQ nmf": lambda: polyad.QMFQ(2, projector="nmf", inner_iter=5, **SMALL).fit(table()),
+    "QMFQ svd": lambda: polyad.QMFQ(2, **SMALL).fit(table()),
 }
 
 

@@ -4,47 +4,72 @@ import numpy as np
 import pytest
 
 from polyad.quantile.alternation import AlternatingSolver
-from polyad.quantile.kernels import Maps, Steps, differentiate_block, step_block
+from polyad.quantile.kernels import Along, Curves, Steps, step_block, transform_block
 from polyad.quantile.parameters import pinned_quantiles
 from tests.quantile.planted import small
 from tests.quantile.test_problem import problem
+from tests.quantile.twin import squashed
 
 
-def transformed(s, gaps, levels, low, high, epsilon):
-    """The values of one feature at squashed products, as ``kernels`` says."""
-    quantiles = pinned_quantiles(gaps[None], np.array([[low]]), np.array([[high]]))[0][0]
-    targets = np.linspace(0, 1, len(levels))
-    exponents = levels - (s[:, None] - targets) ** 2 / epsilon
+def transformed(free, scores, shares, ends, epsilon):
+    """The values of one feature for its loadings, gaps and levels, as ``kernels`` says."""
+    k, m = len(scores), (len(free) - len(scores) + 1) // 2
+    quantiles = pinned_quantiles(free[None, k : k + m - 1], *(np.full((1, 1), e) for e in ends))[0]
+    s = squashed(np.exp(free[:k]) @ scores, shares)
+    exponents = free[k + m - 1 :] - (s[:, None] - np.linspace(0, 1, m)) ** 2 / epsilon
     p = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-    return p / p.sum(axis=1, keepdims=True) @ quantiles
+    return p / p.sum(axis=1, keepdims=True) @ quantiles[0]
 
 
-def test_derivatives_of_transforms_by_differences():
+@pytest.mark.parametrize("kind", ["whole", "missing"])
+def test_transforms_and_their_derivatives_by_differences(kind):
     rng = np.random.default_rng(0)
-    n, m, epsilon, low, high = 7, 5, 0.02, -1.0, 3.0
-    s, gaps, levels = rng.random(n), rng.normal(size=m - 1), rng.normal(size=m)
-    quantiles, parts = pinned_quantiles(gaps[None], np.array([[low]]), np.array([[high]]))
-    maps = Maps(
-        *(np.zeros(1), np.ones(1), epsilon * levels[None], np.ones((1, m)), quantiles),
-        *(np.linspace(0, 1, m), epsilon),
-    )
-    out = np.empty((1, n)), np.empty((1, n)), np.full((1, 2 + 2 * m - 1, n), np.nan)
-    differentiate_block(maps, s[None], parts, out, 2)
-    np.testing.assert_allclose(out[0][0], transformed(s, gaps, levels, low, high, epsilon))
+    rows, k, n, m, epsilon, ends = 2, 2, 7, 5, 0.02, (-1.0, 3.0)
+    free, scores = rng.normal(size=(rows, k + 2 * m - 1)), rng.random((k, n))
+    shares = np.full((1, n), 1 / n)
+    if kind == "missing":
+        shares = rng.random((rows, n)) * (rng.random((rows, n)) > 0.3)
+        shares /= shares.sum(axis=1, keepdims=True)
+    loadings = np.exp(free[:, :k])
+    gaps, levels = free[:, k : k + m - 1], np.ascontiguousarray(free[:, k + m - 1 :])
+    quantiles, parts = pinned_quantiles(gaps, *(np.full((rows, 1), end) for end in ends))
+    curves = Curves(levels, quantiles, np.linspace(0, 1, m), epsilon, shares)
+    out = tuple(np.full((rows, n), np.nan) for _ in range(3))
+    tables = np.full((rows, free.shape[1], n), np.nan)
+    transform_block(curves, loadings @ scores, Along(scores, loadings, parts), out, tables)
+    bare = tuple(np.empty_like(part) for part in out)
+    none = np.empty((0, 0, 0))
+    transform_block(curves, loadings @ scores, Along(scores, loadings, parts), bare, none)
+    np.testing.assert_array_equal(out, bare)
     step = 1e-6
-    ahead, behind = (
-        transformed(s + way, gaps, levels, low, high, epsilon) for way in (step, -step)
-    )
-    np.testing.assert_allclose(out[1][0], (ahead - behind) / (2 * step), rtol=1e-6)
-    for number in range(2 * m - 1):
-        moved = [np.concatenate([gaps, levels]) for _ in range(2)]
-        moved[0][number] += step
-        moved[1][number] -= step
-        ahead, behind = (
-            transformed(s, own[: m - 1], own[m - 1 :], low, high, epsilon) for own in moved
-        )
-        by_number = (ahead - behind) / (2 * step)
-        np.testing.assert_allclose(out[2][0, 2 + number], by_number, rtol=1e-5, atol=1e-8)
+    for row in range(rows):
+        own = scores, shares[row % len(shares)], ends, epsilon
+        np.testing.assert_allclose(out[0][row], transformed(free[row], *own))
+        for number, move in enumerate(step * np.eye(free.shape[1])):
+            change = transformed(free[row] + move, *own) - transformed(free[row] - move, *own)
+            np.testing.assert_allclose(
+                tables[row, number], change / (2 * step), rtol=1e-5, atol=1e-8
+            )
+        standard = np.log(1 / squashed(loadings[row] @ scores, own[1]) - 1) * -np.sqrt(3) / np.pi
+        np.testing.assert_allclose(out[2][row], standard)
+
+
+def test_slopes_hold_means_and_deviations():
+    """A product of no weight moves nothing but its own value."""
+    rng = np.random.default_rng(1)
+    w, n, m = rng.random((1, 6)), 6, 4
+    shares = np.array([[0.3, 0.3, 0.4, 0.0, 0.0, 0.0]])
+    quantiles = np.sort(rng.random((1, m)))
+    curves = Curves(rng.normal(size=(1, m)), quantiles, np.linspace(0, 1, m), 0.02, shares)
+    along = Along(np.zeros((1, n)), np.zeros((1, 1)), np.zeros((1, m - 1)))
+    ends = []
+    for way in (0.0, 1e-6, -1e-6):
+        out = tuple(np.empty((1, n)) for _ in range(3))
+        moved = w + way * (shares == 0.0)
+        transform_block(curves, moved, along, out, np.empty((0, 0, 0)))
+        ends.append(out)
+    slopes = (ends[1][0] - ends[2][0])[0, 3:] / 2e-6
+    np.testing.assert_allclose(ends[0][1][0, 3:], slopes, rtol=1e-6)
 
 
 @pytest.mark.parametrize("size", [4, 7])

@@ -18,7 +18,7 @@ def test_quantile_factors(estimator, check):
 
 
 @every_check_of(
-    QMFQ(inner_iter=5, max_iter=2), QMFQ(projector="svd", divergence="frobenius", max_iter=2)
+    QMFQ(projector="nmf", inner_iter=5, max_iter=2), QMFQ(divergence="frobenius", max_iter=2)
 )
 def test_projected_quantile_factors(estimator, check):
     check(estimator)

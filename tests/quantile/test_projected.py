@@ -97,9 +97,14 @@ def test_equal_singular_values_keep_the_derivative_finite():
     assert np.isfinite(SVDProjector(1).project(np.zeros((3, 3)), []).pull(np.ones((3, 3)))).all()
 
 
+@pytest.mark.parametrize("shape", [(7, 4), (6, 3)])
 @pytest.mark.parametrize("projector", [NMFProjector(2, 8), SVDProjector(2)], ids=str)
-def test_all_four_blocks_of_the_gradient_by_differences(projector):
-    X = small(n_samples=7, n_features=4)
+def test_all_four_blocks_of_the_gradient_by_differences(projector, shape, monkeypatch):
+    # Transports within their tolerance of those before are taken as they are, and then the
+    # objective does not answer to a difference.
+    for module in ("problem", "projected.problem"):
+        monkeypatch.setattr(f"polyad.quantile.{module}.TRANSPORT_TOL", 1e-13)
+    X = small(*shape)
     table = feature_table(X / X.max(axis=0), read_divergence("kl"))
     objective = ProjectedObjective(table, projector, 0.01)
     rng = np.random.default_rng(0)
@@ -156,7 +161,7 @@ def test_scores_are_at_their_minimum():
 
 
 @pytest.mark.parametrize(
-    ("options", "limit"), [({"projector": "svd"}, 0.12), ({"max_iter": 30}, 0.3)]
+    ("options", "limit"), [({}, 0.12), ({"projector": "nmf", "max_iter": 30}, 0.3)]
 )
 def test_the_toy_of_the_paper_is_reached(options, limit):
     """NMF stays at 1.46 (see the test of QMF)."""
@@ -172,7 +177,7 @@ def test_the_toy_of_the_paper_is_reached(options, limit):
     np.testing.assert_array_equal(model.quantiles_[:, -1], X.max(axis=0))
 
 
-@pytest.mark.parametrize("options", [{"inner_iter": 15}, {"projector": "svd"}])
+@pytest.mark.parametrize("options", [{"projector": "nmf", "inner_iter": 15}, {}])
 def test_new_samples_are_normalised_projected_and_mapped_back(options):
     X = planted(n_samples=80, n_features=60, n_components=2)
     model = QMFQ(2, n_quantiles=8, random_state=0, max_iter=40, **options).fit(X[:60])
@@ -190,7 +195,7 @@ def test_new_samples_are_normalised_projected_and_mapped_back(options):
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"projector": "svd"}])
+@pytest.mark.parametrize("options", [{"projector": "nmf"}, {}])
 def test_a_warm_start_of_a_loaded_model_goes_on(tmp_path, options):
     X = small()
     model = QMFQ(2, inner_iter=8, max_iter=8, tol=0, random_state=0, **options).fit(X)
@@ -214,7 +219,7 @@ def test_odd_features_and_float32():
 
 def test_tables():
     frame = pd.DataFrame(small(n_features=3), columns=["a", "b", "c"])
-    model = QMFQ(2, inner_iter=5, max_iter=5, random_state=0).set_output(transform="pandas")
+    model = QMFQ(2, max_iter=5).set_output(transform="pandas")
     assert list(model.fit_transform(frame).columns) == ["qmfq0", "qmfq1"]
     assert list(model.quantile_table().index) == ["a", "b", "c"]
     assert (np.diff(model.transform_table("b")["after"]) >= 0).all()

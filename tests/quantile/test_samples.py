@@ -141,7 +141,7 @@ def test_a_model_value_far_below_its_entry_has_a_finite_divergence():
     ("model", "changes"),
     [
         (QMF(2, random_state=0, max_iter=5), {"epsilon": 1.0, "nonnegative": False}),
-        (QMFQ(2, random_state=0, max_iter=5), {"epsilon": 1.0, "projector": "svd"}),
+        (QMFQ(2, random_state=0, max_iter=5), {"epsilon": 1.0, "projector": "nmf"}),
     ],
 )
 def test_parameters_for_the_next_fit_do_not_change_the_last(model, changes):

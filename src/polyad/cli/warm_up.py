@@ -137,8 +137,13 @@ def _wasserstein() -> None:
 
 def _quantile() -> None:
     X = np.random.default_rng(0).random((12, 6))
-    for estimator in (polyad.QMF, polyad.QMFQ):
-        _fit(estimator(**_QUICK, n_quantiles=4), X)
+    quick: dict[str, Any] = {**_QUICK, "n_quantiles": 4}
+    for model in (
+        polyad.QMF(**quick),
+        polyad.QMFQ(**quick),
+        polyad.QMFQ(**quick, projector="nmf"),
+    ):
+        _fit(model, X)
     many_targets = np.random.default_rng(0).random((2, 400))
     for values in (X, many_targets):
         for operator in (polyad.soft.soft_rank, polyad.soft.soft_sort):

@@ -29,12 +29,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 import numpy as np
 
 from polyad.core.threads import cut, run_blocks
-from polyad.quantile.kernels import Maps, Steps, differentiate_block, step_block
-from polyad.quantile.maps import FeatureMaps
+from polyad.quantile.kernels import Along, Curves, Steps, step_block, transform_block
 from polyad.quantile.parameters import Parameters, factor, pinned_quantiles, to_logits
 from polyad.quantile.scores import curvature
 from polyad.quantile.solver import QuantileSolver
-from polyad.soft.plans import STEEPNESS, Squashed, squash
+from polyad.soft.plans import squash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,10 +43,11 @@ if TYPE_CHECKING:
     from polyad.quantile.problem import QuantileObjective
 
     Table = NDArray[np.float64]
+    Tables = NDArray[np.float64]
 
 # Numbers of derivatives that a block of features has.
-_BLOCK = 1 << 18
-_MOST_ROWS = 64
+_BLOCK = 1 << 19
+_MOST_ROWS = 256
 _COLUMNS = 256
 # By how much of their own curvature transforms are slowed down. Chosen on 100 samples and 470 genes
 # of the leukaemias (ALL), on both scales: with less a fit ends higher, with more it takes longer.
@@ -59,8 +59,13 @@ _GOOD, _POOR = 0.7, 0.3
 _AFTER_GOOD, _AFTER_POOR, _AFTER_FAILURE = 0.3, 1.5, 4.0
 # Model values that differ by less than this part of them from their entries are these.
 _NEAR = 1e-6
+# Steps along the last one that are shorter than this part of it are none.
+_ROUNDING = 1e-9
 # How slowly steps begin farther ahead, counted in steps.
-_INERTIA = 3.0
+_INERTIA = 1.5
+# What has a row for each feature, and derivatives that nobody asks for.
+_OF_FEATURES = ("loadings", "gaps", "logits")
+_NO_TABLES = np.empty((0, 0, 0))
 # Attempts at the scores of all samples in an iteration.
 _ATTEMPTS = 8
 
@@ -77,8 +82,10 @@ class AlternatingState:
     divergence: float
     earlier: list[Table]
     """The parameters before the last step."""
-    streak: int
-    """Steps since the last that began where the one before ended."""
+    streaks: Table
+    """(d,): of the features, steps since the last that did not go on the way it had come."""
+    sample_streaks: Table
+    """(n,): of the samples."""
     scores: Table | None = None
     """Of the samples (n, k), once the fit is finished: the transforms stay those of the fit."""
 
@@ -88,15 +95,18 @@ class AlternatingState:
         return [np.zeros_like(self.parameters[3])]
 
 
-class _Local(NamedTuple):
-    """Some features at some parameters, with what the step of the samples needs."""
+class _Place(NamedTuple):
+    """Some features at some parameters: one row for each."""
 
     #: (rows,): the objective of each feature, and its divergence alone.
     values: Table
     divergences: Table
-    #: (rows, n): the derivative with respect to products, and the curvature with transforms held.
-    by_product: Table
-    curves: Table
+    #: (rows, n): the derivative with respect to model values, and the weights of squares for it.
+    by_model: Table
+    curved: Table
+    #: (rows, n): the slopes of the transforms with means and deviations held, and what goes in.
+    slope: Table
+    standard: Table
 
 
 class AlternatingSolver(QuantileSolver[AlternatingState]):
@@ -120,24 +130,54 @@ class AlternatingSolver(QuantileSolver[AlternatingState]):
             value=found.value,
             divergence=found.divergence,
             earlier=own,
-            streak=0,
+            streaks=np.zeros(levels.shape[0]),
+            sample_streaks=np.zeros(given.scores.shape[1]),
         )
 
     def step(self, state: AlternatingState) -> AlternatingState:
         """Return the state after a step of all features, and one of all samples.
 
-        It begins ahead of the state, along the last step (Nesterov), unless that ends higher.
+        Each feature and each sample begins ahead, along its last step (Nesterov), the farther the
+        longer its steps have gone on the way they came. If all that ends higher, they begin anew.
         """
-        if state.streak > 0:
-            share = state.streak / (state.streak + _INERTIA)
-            ahead = [
-                now + share * (now - before)
-                for now, before in zip(state.parameters, state.earlier, strict=True)
-            ]
-            moved = self._moved(replace(state, parameters=ahead))
+        if state.streaks.any() or state.sample_streaks.any():
+            moved = self._moved_ahead(state)
             if moved.value < state.value:
-                return replace(moved, earlier=state.parameters, streak=state.streak + 1)
-        return replace(self._moved(state), earlier=state.parameters, streak=1)
+                return moved
+        return replace(
+            self._moved(state),
+            earlier=state.parameters,
+            streaks=np.ones_like(state.streaks),
+            sample_streaks=np.ones_like(state.sample_streaks),
+        )
+
+    def _moved_ahead(self, state: AlternatingState) -> AlternatingState:
+        streaks = [
+            state.sample_streaks if name == "scores" else state.streaks[:, None]
+            for name in Parameters._fields
+        ]
+        ways = [now - before for now, before in zip(state.parameters, state.earlier, strict=True)]
+        ahead = [
+            now + streak / (streak + _INERTIA) * way
+            for now, streak, way in zip(state.parameters, streaks, ways, strict=True)
+        ]
+        moved = self._moved(replace(state, parameters=ahead))
+        # What turns back has gone too far (the gradient's restart of O'Donoghue and Candes); what
+        # stayed where it began, but for rounding, is at a wall.
+        onward = Parameters(
+            *(
+                (new - old - _ROUNDING * way) * way
+                for new, old, way in zip(moved.parameters, ahead, ways, strict=True)
+            )
+        )
+        of_features = sum(getattr(onward, name).sum(axis=1) for name in _OF_FEATURES)
+        of_samples = onward.scores.sum(axis=0)
+        return replace(
+            moved,
+            earlier=state.parameters,
+            streaks=np.where(of_features > 0.0, state.streaks + 1.0, 0.0),
+            sample_streaks=np.where(of_samples > 0.0, state.sample_streaks + 1.0, 0.0),
+        )
 
     def _moved(self, state: AlternatingState) -> AlternatingState:
         with np.errstate(all="ignore"):  # what is not finite is never lower
@@ -186,7 +226,10 @@ class _Sweep:
         self, problem: QuantileObjective, unit_factor: float, state: AlternatingState
     ) -> None:
         self.table, self.settings, self.state = problem.table, problem.settings, state
-        self.given = Parameters(*state.parameters)
+        # Memory that may not be written to would have kernels compiled once more.
+        self.given = Parameters(
+            *(np.require(part, np.float64, ["C", "W"]) for part in state.parameters)
+        )
         self.new = Parameters(*(part.copy() for part in state.parameters))
         d, n = self.table.shape
         self.k, self.m = self.given.loadings.shape[1], self.given.logits.shape[1]
@@ -195,96 +238,90 @@ class _Sweep:
         self.feature_ridge, self.sample_ridge = ridge / (d * self.k), ridge / (n * self.k)
         self.scores = factor(self.given.scores, nonnegative=self.settings.nonnegative)
         self.damping = state.damping.copy()
-        self.local = _Local(np.empty(d), np.empty(d), np.empty((d, n)), np.empty((d, n)))
+        self.targets = np.linspace(0.0, 1.0, self.m)
         self.blocks = _blocks_of(d, n * (self.k + 2 * self.m))
+        # Of each feature its objective, and its divergence alone, after its step.
+        self.values, self.divergences = np.empty(d), np.empty(d)
+        # The derivative with respect to products, and the curvature with transforms held.
+        self.by_product, self.curves = np.empty((d, n)), np.empty((d, n))
 
     # Features.
 
     def move_features(self, first: int, last: int) -> None:
         """Move the parameters of a block of features, those that are the better for it."""
         own = slice(first, last)
-        given = self.given._replace(
-            **{name: getattr(self.given, name)[own] for name in ("loadings", "gaps", "logits")}
-        )
-        k, m, damping = self.k, self.m, self.damping[own]
-        here, step, promised = self._differentiate(own, given)
+        given, k, m = self._rows_of(self.given, own), self.k, self.m
+        jacobian = np.empty((last - first, k + 2 * m - 1, self.scores.shape[1]))
+        here = self._locate(own, given, jacobian)
+        step, promised = self._steps(own, given, here, jacobian)
         moved = given._replace(
             loadings=given.loadings + step[:, :k],
             gaps=given.gaps + step[:, k : k + m - 1],
             logits=given.logits + step[:, k + m - 1 :],
         )
-        there = self._locate(own, moved)
+        there = self._locate(own, moved, _NO_TABLES)
         better = there.values <= here.values
-        self.damping[own] = _next_damping(damping, here.values - there.values, promised)
-        for out, old, new in zip(self.local, here, there, strict=True):
-            chosen = better.reshape(-1, *([1] * (old.ndim - 1)))
-            out[own] = np.where(chosen, new, old)
-        for name in ("loadings", "gaps", "logits"):
+        self.damping[own] = _next_damping(self.damping[own], here.values - there.values, promised)
+        if not better.all():
+            there = _Place(*(_chosen(better, *pair) for pair in zip(there, here, strict=True)))
+        for name in _OF_FEATURES:
             old, new = getattr(given, name), getattr(moved, name)
-            getattr(self.new, name)[own] = np.where(better[:, None], new, old)
+            getattr(self.new, name)[own] = _chosen(better, new, old)
+        self.values[own], self.divergences[own] = there.values, there.divergences
+        held = there.by_model * there.slope
+        total = held.sum(axis=1, keepdims=True)
+        moment = (held * there.standard).sum(axis=1, keepdims=True)
+        self.by_product[own] = held - self._shares(own) * (total + there.standard * moment)
+        self.curves[own] = there.curved * there.slope**2
 
-    def _differentiate(self, own: slice, given: Parameters) -> tuple[_Local, Table, Table]:
-        """Return some features where they are, steps of their parameters, and what they promise."""
-        table, k = self.table, self.k
-        shares, squashed, maps, parts = self._transforms(own, given)
-        rows, n = squashed.values.shape
-        out = np.empty((rows, n)), np.empty((rows, n)), np.empty((rows, k + 2 * self.m - 1, n))
-        differentiate_block(_numbers(maps), squashed.values, parts, out, k)
-        model, slope, jacobian = out
-        slope *= STEEPNESS * squashed.values * (1.0 - squashed.values) * squashed.rate
-        # Of products, which are standardised: without what a mean and a deviation take away.
-        standard, scores = squashed.standard, self.scores
-        means = shares @ scores.T
-        moments = (shares * standard) @ scores.T
-        by_loadings = jacobian[:, :k]
-        np.multiply(standard[:, None, :], moments[:, :, None], out=by_loadings)
-        np.subtract(scores[None] - means[:, :, None], by_loadings, out=by_loadings)
-        by_loadings *= slope[:, None, :]
-        loadings = factor(given.loadings, nonnegative=self.settings.nonnegative)
-        if self.settings.nonnegative:
-            by_loadings *= loadings[:, :, None]
+    def _rows_of(self, given: Parameters, own: slice) -> Parameters:
+        """Return the parameters of some features, and of all samples."""
+        return given._replace(**{name: getattr(given, name)[own] for name in _OF_FEATURES})
+
+    def _shares(self, own: slice) -> Table:
+        shares = self.table.shares
+        return shares if len(shares) == 1 else shares[own]
+
+    def _locate(self, own: slice, given: Parameters, tables: Tables) -> _Place:
+        """Return some features at some parameters; fill the derivatives of their transforms."""
+        model, slope, standard = self._transform(own, given, tables)
         by_model, curved = self._of_divergence(own, model)
-        size = jacobian.shape[1]
+        totals = self.table.divergences(model, own).sum(axis=1) * self.unit_factor
+        values = totals + 0.5 * self.feature_ridge * (given.loadings**2).sum(axis=1)
+        return _Place(values, totals, by_model, curved, slope, standard)
+
+    def _transform(
+        self, own: slice, given: Parameters, tables: Tables
+    ) -> tuple[Table, Table, Table]:
+        """Return transforms of products of some features, slopes, and products standardised."""
+        table, nonnegative = self.table, self.settings.nonnegative
+        loadings = factor(given.loadings, nonnegative=nonnegative)
+        products = loadings @ self.scores
+        quantiles, parts = pinned_quantiles(given.gaps, table.low[own], table.high[own])
+        curves = Curves(
+            *(given.logits, quantiles, self.targets, self.settings.epsilon, self._shares(own))
+        )
+        along = Along(self.scores, loadings if nonnegative else np.ones_like(loadings), parts)
+        out = np.empty_like(products), np.empty_like(products), np.empty_like(products)
+        transform_block(curves, products, along, out, tables)
+        return out
+
+    def _steps(
+        self, own: slice, given: Parameters, here: _Place, jacobian: Tables
+    ) -> tuple[Table, Table]:
+        """Return steps of the parameters of some features, and what they promise."""
+        rows, size = jacobian.shape[:2]
         by_penalty = np.zeros((rows, size))
-        by_penalty[:, :k] = self.feature_ridge * given.loadings
-        of_transforms = (np.arange(size) >= k).astype(np.float64)
+        by_penalty[:, : self.k] = self.feature_ridge * given.loadings
+        of_transforms = (np.arange(size) >= self.k).astype(np.float64)
         steps = Steps(
-            *(by_model, curved, by_penalty, self.feature_ridge * (1.0 - of_transforms)),
+            *(here.by_model, here.curved, by_penalty, self.feature_ridge * (1.0 - of_transforms)),
             *(self.damping[own], _SLOWNESS * of_transforms),
             np.ones(size) if self.settings.nonnegative else of_transforms,
         )
         step, promised = np.empty((rows, size)), np.empty(rows)
         step_block(jacobian, steps, _OF_LARGEST, step, promised)
-        totals = table.divergences(model, own).sum(axis=1) * self.unit_factor
-        local = self._local(given, totals, (shares, standard), (by_model, curved, slope))
-        return local, step, promised
-
-    def _locate(self, own: slice, given: Parameters) -> _Local:
-        """Return some features at other parameters."""
-        shares, squashed, maps, _ = self._transforms(own, given)
-        loadings = factor(given.loadings, nonnegative=self.settings.nonnegative)
-        model, slope, _ = maps.derivatives(loadings @ self.scores)
-        by_model, curved = self._of_divergence(own, model)
-        totals = self.table.divergences(model, own).sum(axis=1) * self.unit_factor
-        return self._local(given, totals, (shares, squashed.standard), (by_model, curved, slope))
-
-    def _transforms(
-        self, own: slice, given: Parameters
-    ) -> tuple[Table, Squashed, FeatureMaps, Table]:
-        """Return shares of samples, squashed products, transforms and parts of some features."""
-        shares = self.table.shares if len(self.table.shares) == 1 else self.table.shares[own]
-        products = factor(given.loadings, nonnegative=self.settings.nonnegative) @ self.scores
-        squashed = squash(products, shares)
-        quantiles, parts = pinned_quantiles(given.gaps, self.table.low[own], self.table.high[own])
-        maps = FeatureMaps(
-            (shares * products).sum(axis=1),
-            squashed.rate[:, 0],
-            self.settings.epsilon * given.logits,
-            np.ones_like(given.logits),
-            quantiles,
-            self.settings.epsilon,
-        )
-        return shares, squashed, maps, parts
+        return step, promised
 
     def _of_divergence(self, own: slice, model: Table) -> tuple[Table, Table]:
         """Return its derivative at model values, and the weights of squares that stand for it.
@@ -296,33 +333,17 @@ class _Sweep:
         table = self.table
         by_model = table.divergence_slope(model, own) * self.unit_factor
         guard = table.guard[own]
-        ends = table.low[own] + guard, table.high[own] + guard
         x, y = table.shifted[own], model + guard
         apart = np.abs(y - x) > _NEAR * np.maximum(np.abs(x), np.abs(y))
-        curved = np.where(
-            apart,
-            by_model / np.where(apart, y - x, 1.0),
-            curvature(table.divergence, x, y, *ends) * self.unit_factor,
-        )
+        curved = by_model / np.where(apart, y - x, 1.0)
+        if not apart.all():
+            near = np.nonzero(~apart)
+            ends = ((end[own] + guard)[near[0], 0] for end in (table.low, table.high))
+            curved[near] = curvature(table.divergence, x[near], y[near], *ends) * self.unit_factor
         curved = np.maximum(curved, 0.0)
         if table.observed is not None:
             curved = np.where(table.observed[own], curved, 0.0)
         return by_model, curved
-
-    def _local(
-        self,
-        given: Parameters,
-        totals: Table,
-        standardised: tuple[Table, Table],
-        derivatives: tuple[Table, Table, Table],
-    ) -> _Local:
-        (shares, standard), (by_model, curved, slope) = standardised, derivatives
-        by_held = by_model * slope
-        total = by_held.sum(axis=1, keepdims=True)
-        moment = (by_held * standard).sum(axis=1, keepdims=True)
-        values = totals + 0.5 * self.feature_ridge * (given.loadings**2).sum(axis=1)
-        by_product = by_held - shares * (total + standard * moment)
-        return _Local(values, totals, by_product, curved * slope**2)
 
     # Samples.
 
@@ -342,8 +363,8 @@ class _Sweep:
         size = hessian[:, index, index]
         size = size + _OF_LARGEST * size.max(axis=1, keepdims=True)
         size = np.where(size > 0.0, size, 1.0)
-        before = float(self.local.values.sum()) + 0.5 * self.sample_ridge * float((free**2).sum())
-        damping, divergences = state.sample_damping, self.local.divergences
+        before = float(self.values.sum()) + 0.5 * self.sample_ridge * float((free**2).sum())
+        damping, divergences = state.sample_damping, self.divergences
         after, new = before, free
         for _ in range(_ATTEMPTS):
             damped = hessian.copy()
@@ -352,7 +373,7 @@ class _Sweep:
             tried, found = free + step, np.empty_like(divergences)
             self._measure(tried, found)
             ridge = 0.5 * self.sample_ridge * float((tried**2).sum())
-            value = float((self.local.values + (found - self.local.divergences)).sum()) + ridge
+            value = float((self.values + (found - self.divergences)).sum()) + ridge
             promised = -0.5 * float((gradient * step).sum())
             gain = before - value
             damping = float(_next_damping(np.array(damping), np.array(gain), np.array(promised)))
@@ -380,8 +401,8 @@ class _Sweep:
 
         def multiply(first: int, last: int) -> None:
             own = slice(first, last)
-            gradient[own] = self.local.by_product[:, own].T @ loadings
-            sums = self.local.curves[:, own].T @ pairs
+            gradient[own] = self.by_product[:, own].T @ loadings
+            sums = self.curves[:, own].T @ pairs
             hessian[own, upper[0], upper[1]] = sums
             hessian[own, upper[1], upper[0]] = sums
 
@@ -395,11 +416,7 @@ class _Sweep:
 
         def measure(first: int, last: int) -> None:
             own = slice(first, last)
-            given = self.new._replace(
-                **{name: getattr(self.new, name)[own] for name in ("loadings", "gaps", "logits")}
-            )
-            _, _, maps, _ = self._transforms(own, given)
-            model = maps.values(factor(given.loadings, nonnegative=nonnegative) @ self.scores)
+            model, _, _ = self._transform(own, self._rows_of(self.new, own), _NO_TABLES)
             out[own] = self.table.divergences(model, own).sum(axis=1) * self.unit_factor
 
         run_blocks(measure, self.blocks)
@@ -414,8 +431,9 @@ def _next_damping(damping: Table, gain: Table, promised: Table) -> Table:
     return np.clip(result, _LEAST_DAMPING, 1.0 / _LEAST_DAMPING)
 
 
-def _numbers(maps: FeatureMaps) -> Maps:
-    return maps._numbers
+def _chosen(rows: NDArray[np.bool_], new: Table, old: Table) -> Table:
+    """Return the new rows where they are wanted, and the old ones elsewhere."""
+    return np.where(rows.reshape(-1, *([1] * (old.ndim - 1))), new, old)
 
 
 def _blocks_of(d: int, size: int) -> list[tuple[int, int]]:

@@ -309,9 +309,9 @@ class QuantileFamily(KruskalResult, Factorization):
         self, table: FeatureTable, learned: QuantileLearned, scores: Table
     ) -> float:
         """Return the mean divergence of samples from what scores stand for."""
-        model = self._maps(learned).values(
-            learned.factors_[1].astype(np.float64) @ scores.T.astype(np.float64)
-        )
+        with np.errstate(invalid="ignore"):  # scores that are not finite end the fit, and are told
+            products = learned.factors_[1].astype(np.float64) @ scores.T.astype(np.float64)
+        model = self._maps(learned).values(products)
         return table.divergence_sum(model, slice(None)) / max(table.n_observed, 1)
 
     def _maps(self, learned: QuantileLearned) -> FeatureMaps:

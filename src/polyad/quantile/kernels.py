@@ -20,7 +20,7 @@ import numpy as np
 
 from polyad.core.compiled import kernel, part
 from polyad.core.vector_math import fast_exp
-from polyad.soft.plans import STEEPNESS
+from polyad.soft.plans import MOST_STANDARD, STEEPNESS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,57 +118,158 @@ def map_block(maps: Maps, w: Table, out: tuple[Table, Table, Table], start: int,
             out[2][row, i] = second * by_w * by_w + first * by_w * rate * (1.0 - 2.0 * s)
 
 
-@kernel
-def differentiate_block(
-    maps: Maps, s: Table, parts: Table, out: tuple[Table, Table, Table], first: int
+class Curves(NamedTuple):
+    """Transforms of products that are standardised with them, one row for each feature."""
+
+    #: (rows, m): ``log b_j + g_j / epsilon``.
+    levels: Table
+    quantiles: Table
+    targets: Vector
+    epsilon: float
+    #: (rows or 1, n): what the samples weigh.
+    shares: Table
+
+
+class Along(NamedTuple):
+    """What derivatives with respect to the parameters of the products and quantiles need."""
+
+    #: (k, n)
+    scores: Table
+    #: (rows, k): what a loading changes by with its parameter.
+    rises: Table
+    #: (rows, m - 1): the parts of the range between quantiles.
+    parts: Table
+
+
+@part
+def _standardise(w: Vector, shares: Vector, standard: Vector) -> float:
+    """Fill products standardised; return one over their deviation, zero if all are equal."""
+    n, low, high = w.size, np.inf, -np.inf
+    for i in range(n):
+        low = w[i] if shares[i] > 0.0 and w[i] < low else low
+        high = w[i] if shares[i] > 0.0 and w[i] > high else high
+    varies = high != low
+    unit = high - low if varies else 1.0
+    mean, variance = 0.0, 0.0
+    for i in range(n):
+        x = (w[i] - low) / unit
+        # What weighs nothing may be anywhere, and is no part of a sum as long as it is finite.
+        standard[i] = x if shares[i] > 0.0 else min(max(x, -MOST_STANDARD), MOST_STANDARD)
+        mean += shares[i] * standard[i]
+    for i in range(n):
+        standard[i] -= mean
+        variance += shares[i] * standard[i] ** 2
+    deviation = np.sqrt(variance) if varies else 1.0
+    for i in range(n):
+        standard[i] /= deviation
+    return 1.0 / (unit * deviation) if varies else 0.0
+
+
+class Mixture(NamedTuple):
+    """Memory for the plan of one feature: of each sample the shares of all targets."""
+
+    #: (n,): squashed products.
+    s: Vector
+    top: Vector
+    mass: Vector
+    above: Vector
+    #: (m, n)
+    shares: Table
+
+
+@part
+def _mix(curves: Curves, row: int, room: Mixture, T: Vector, slope: Vector) -> None:
+    """Fill the plan at squashed products, the mean of quantiles above the lowest, and its slope."""
+    q, levels, s, p = curves.quantiles[row], curves.levels[row], room.s, room.shares
+    y, inverse, n = curves.targets, 1.0 / curves.epsilon, room.s.size
+    for i in range(n):
+        room.mass[i], T[i], slope[i], room.top[i] = 0.0, 0.0, 0.0, -np.inf
+    for j in range(y.size):
+        level, tilt = levels[j] - y[j] * y[j] * inverse, 2.0 * y[j] * inverse
+        for i in range(n):
+            exponent = level + tilt * s[i]
+            room.top[i] = exponent if exponent > room.top[i] else room.top[i]
+    for j in range(y.size):
+        level, tilt = levels[j] - y[j] * y[j] * inverse, 2.0 * y[j] * inverse
+        for i in range(n):
+            p[j, i] = fast_exp(level + tilt * s[i] - room.top[i])
+            room.mass[i] += p[j, i]
+            T[i] += p[j, i] * (q[j] - q[0])
+    for i in range(n):
+        room.mass[i] = 1.0 / room.mass[i]
+        T[i] *= room.mass[i]
+    for j in range(y.size):
+        for i in range(n):
+            p[j, i] *= room.mass[i]
+            slope[i] += 2.0 * y[j] * inverse * p[j, i] * (q[j] - q[0] - T[i])
+
+
+@part
+def _differentiate_loadings(
+    along: Along, row: int, shares: Vector, moved: tuple[Vector, Vector], J: Table
 ) -> None:
-    """Fill the values of transforms at squashed products, and what they change by.
+    slope, z = moved
+    for r in range(along.scores.shape[0]):
+        v, mean, moment = along.scores[r], 0.0, 0.0
+        for i in range(z.size):
+            mean += shares[i] * v[i]
+            moment += shares[i] * z[i] * v[i]
+        for i in range(z.size):
+            J[r, i] = along.rises[row, r] * slope[i] * (v[i] - mean - z[i] * moment)
 
-    ``out`` gets values (rows, n), slopes in ``s`` (rows, n), and in its last, from the row
-    ``first`` on, the derivatives with respect to the ``m - 1`` logarithms of the ``parts`` of the
-    range and to the ``m`` levels ``log b_j + g_j / epsilon``. With the sums ``t_k`` of ``p_j`` over
-    ``j > k``,
 
+@part
+def _differentiate_mixture(
+    along: Along, row: int, room: Mixture, moved: tuple[Vector, Vector], J: Table
+) -> None:
+    q, T = moved
+    k, m, n = along.scores.shape[0], q.size, T.size
+    for i in range(n):
+        room.above[i] = 0.0
+    for j in range(m - 1, -1, -1):
+        for i in range(n):
+            J[k + m - 1 + j, i] = room.shares[j, i] * (q[j] - q[0] - T[i])
+            room.above[i] += room.shares[j, i]
+        if j > 0:
+            for i in range(n):
+                rise = (q[m - 1] - q[0]) * room.above[i] - T[i]
+                J[k + j - 1, i] = along.parts[row, j - 1] * rise
+
+
+@kernel
+def transform_block(
+    curves: Curves, w: Table, along: Along, out: tuple[Table, Table, Table], tables: Tables
+) -> None:
+    """Fill transforms of products, their slopes, and the products standardised.
+
+    Slopes are those with respect to products, with means and deviations held. ``tables`` has no
+    rows, or gets the derivatives with respect to the parameters of the ``k`` loadings, to the ``m -
+    1`` logarithms of the parts of the range and to the ``m`` levels. With standardised products
+    ``z``, shares ``a``, scores ``v`` and the sums ``t_k`` of ``p_j`` over ``j > k``,
+
+        dw/d(loading) = v - mean(v) - z mean(z v),  means over a,
         dT/d(gap k) = part_k (range t_k - (T - q_0)),    dT/d(level j) = p_j (q_j - T).
     """
-    values, slopes, tables = out
-    m, n = maps.targets.size, s.shape[1]
-    mass, above, top = np.empty(n), np.empty(n), np.empty(n)
-    y, inverse = maps.targets, 1.0 / maps.epsilon
-    for row in range(s.shape[0]):
-        q, b, g = maps.quantiles[row], maps.weights[row], maps.potentials[row]
-        low, high, J = q[0], q[m - 1], tables[row]
+    values, slopes, standards = out
+    m, n = curves.targets.size, w.shape[1]
+    room = Mixture(np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty((m, n)))
+    for row in range(w.shape[0]):
+        q, shares = curves.quantiles[row], curves.shares[row % curves.shares.shape[0]]
+        T, slope, z = values[row], slopes[row], standards[row]
+        rate = STEEPNESS * _standardise(w[row], shares, z)
         for i in range(n):
-            mass[i], above[i], values[row, i], slopes[row, i], top[i] = 0.0, 0.0, 0.0, 0.0, -np.inf
-        for j in range(m):
-            level, slope = np.log(b[j]) + (g[j] - y[j] * y[j]) * inverse, 2.0 * y[j] * inverse
-            for i in range(n):
-                exponent = level + slope * s[row, i]
-                top[i] = exponent if exponent > top[i] else top[i]
-        for j in range(m):
-            level, slope = np.log(b[j]) + (g[j] - y[j] * y[j]) * inverse, 2.0 * y[j] * inverse
-            up, own = q[j] - low, first + m - 1 + j
-            for i in range(n):
-                p = fast_exp(level + slope * s[row, i] - top[i])
-                J[own, i] = p
-                mass[i] += p
-                values[row, i] += p * up
+            room.s[i] = 1.0 / (1.0 + fast_exp(-STEEPNESS * z[i]))
+        _mix(curves, row, room, T, slope)
         for i in range(n):
-            mass[i] = 1.0 / mass[i]
-            values[row, i] *= mass[i]
-        for j in range(m - 1, -1, -1):
-            up, own, rate = q[j] - low, first + m - 1 + j, 2.0 * y[j] * inverse
-            for i in range(n):
-                p = J[own, i] * mass[i]
-                above[i] += p
-                J[own, i] = p * (up - values[row, i])
-                slopes[row, i] += rate * J[own, i]
-            if j > 0:
-                part_of_range = parts[row, j - 1]
-                for i in range(n):
-                    J[first + j - 1, i] = part_of_range * ((high - low) * above[i] - values[row, i])
+            slope[i] *= rate * room.s[i] * (1.0 - room.s[i])
+        if tables.shape[0] > 0:
+            _differentiate_loadings(along, row, shares, (slope, z), tables[row])
+            _differentiate_mixture(along, row, room, (q, T), tables[row])
         for i in range(n):
-            values[row, i] = min(max(low + values[row, i], low), high)
+            # No comparison with NaN is true: it stays.
+            value = q[0] + T[i]
+            value = q[0] if value < q[0] else value
+            T[i] = q[m - 1] if value > q[m - 1] else value
 
 
 class Steps(NamedTuple):

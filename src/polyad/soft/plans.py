@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 STEEPNESS = np.pi / np.sqrt(3.0)
 # Differences of larger numbers may overflow.
 _HUGE_VALUE, _SHRINKAGE = 1e300, 2.0**-4
-# Of values without weight, which nothing bounds: their squares are still numbers.
-_MAX_STANDARD = 1e150
+#: Of values without weight, which nothing bounds: their squares are still numbers.
+MOST_STANDARD = 1e150
 # Weights that are nothing beside the largest.
 _NEGLIGIBLE_SHARE = 1e-100
 # Gaps between values that are left as they are, and the exponent that is surely nothing.
@@ -83,7 +83,7 @@ def squash(x: Table, a: Table) -> Squashed:
     is_constant = span == 0.0
     unit = np.where(is_constant, 1.0, span)
     with np.errstate(over="ignore"):
-        standard = np.clip((x * shrink - low * shrink) / unit, -_MAX_STANDARD, _MAX_STANDARD)
+        standard = np.clip((x * shrink - low * shrink) / unit, -MOST_STANDARD, MOST_STANDARD)
     standard -= (a * standard).sum(axis=1, keepdims=True)
     deviation = np.sqrt((a * standard**2).sum(axis=1, keepdims=True))
     standard /= np.where(is_constant, 1.0, deviation)
