@@ -470,9 +470,11 @@ def _residual(
     of_model = epsilon * equations.dot(missed, equations.inverse * missed)
     pull = path.adjoint - block.tau * (path.factor - block.origin) + path.slack
     off = path.factor * path.slack - target
+    # As squares: the product with the pull itself would be lost in the rounding of its mean.
+    centred = block.centred(weights, pull)
     return (
         of_model
-        + block.total(pull * block.centred(weights, pull))
+        + block.total(centred * centred / weights)
         + block.total(off * off / (path.factor * path.slack + target))
     )
 
