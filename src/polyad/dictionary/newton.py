@@ -413,7 +413,7 @@ def _gap(block: Block, path: _Path, wanted: float) -> Array:
     if not near.shape[0]:
         return gap
     part = path if not gap.ndim or near.shape[0] == gap.shape[0] else path.take(near)
-    of_samples = part.conjugate.bounds(part.model) + part.conjugate.value
+    of_samples = part.conjugate.bounds(part.model, wanted) + part.conjugate.value
     of_model = block.total(path.adjoint * path.factor)  # <L* G, P> = <G, L P>
     if not gap.ndim:
         return gap + of_model + xp.sum(of_samples)
