@@ -178,8 +178,8 @@ class Conjugate:
         the model. Rows that are too large are scaled down, and what is then missing, of mass
         :math:`\theta` in rows and columns, is sent independently. The entropy is convex: that of
         both parts is at most that of each over its mass, weighted by it. The bound is exact at
-        ``y = q`` and off by at most about the cost of moving :math:`\theta`. Where that is far above
-        what is ``wanted`` of all, the bound is infinite: the entropy is not worth the time.
+        ``y = q`` and off by at most about the cost of moving :math:`\theta`. Where that is far
+        above what is ``wanted`` of all, the bound is infinite: the entropy is not worth the time.
         """
         xp = namespace_of(models)
         samples, geometry = self.samples, self.samples.geometry
