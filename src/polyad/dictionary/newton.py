@@ -36,7 +36,7 @@ Why not semismooth Newton and L-BFGS, one for codes and one for atoms
     a sample has a matrix of all cells, ``n^2`` numbers for each cell of the sample to form and
     ``n^3 / 3`` to factorise, in each step; in the ``r`` unknowns of the code the matrix needs as
     many solutions with that one. A step here is a few products with the kernel. First order
-    steps come as quickly to a rough loss, and not to a low one: ``python -m benchmarks.dictionary``.
+    steps come as soon to a rough loss, and not to a low one: ``python -m benchmarks.dictionary``.
 """
 
 from __future__ import annotations
