@@ -62,6 +62,7 @@ def work(unit: dict[str, Any]) -> dict[str, Any]:
         max_iter=unit["sweeps"],
         random_state=0,
         callbacks=look,
+        verbose=1,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -129,6 +129,8 @@ def test_a_plan_bounds_the_loss_from_above(epsilon):
         missed = 0.5 * np.abs(model - conjugate.mean).sum(axis=(1, 2))
         assert np.all(above >= -1e-10)
         assert np.all(above <= 3 * (geometry.largest + epsilon) * missed + 1e-9)
+        # A plan that is far above what is wanted of it is not looked at to the end.
+        assert np.all(np.isinf(conjugate.bounds(model, 1e-3 * above.min())))
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5])

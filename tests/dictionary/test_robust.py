@@ -5,8 +5,10 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from polyad import WassersteinDictionary
+from polyad.dictionary import newton
 from polyad.dictionary.loss import Samples
 from polyad.dictionary.newton import Effort, loss_of
+from polyad.dictionary.solver import DictionaryProblem
 from polyad.exceptions import DataWarning
 from polyad.transport import grid_geometry
 
@@ -75,3 +77,20 @@ def test_equations_that_are_singular_but_for_rounding_are_left_in_silence():
     X[:, 0, 0] += 1
     model = WassersteinDictionary(2, debias=True, max_iter=4, tau=0.0, tol=0.0, random_state=17)
     assert np.isfinite(model.fit(X).objective_)
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_final_codes_do_not_stumble_over_rounding(seed, monkeypatch):
+    """No step near the solution is halved: what is left is measured to more than its rounding."""
+    X = np.random.default_rng(seed).random((6, 12, 12))
+    X /= X.sum(axis=(1, 2), keepdims=True)
+    problem = DictionaryProblem(Samples.of(X, grid_geometry((12, 12), epsilon=0.02)), (12, 12))
+    sizes = []
+    measured = newton._residual
+    monkeypatch.setattr(newton, "_residual", lambda *a: sizes.append(measured(*a)) or sizes[-1])
+    atoms = problem.start(4, "random", 0)[1:]
+    followed, steps = newton._follow, []
+    monkeypatch.setattr(newton, "_follow", lambda *a: steps.append(1) or followed(*a))
+    problem.codes(atoms)
+    assert len(sizes) == 2 * len(steps)
+    assert all(np.all(size >= 0) for size in sizes)

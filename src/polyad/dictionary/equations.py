@@ -117,9 +117,11 @@ class Equations:
             own = slice(first, last)
             start = preconditioned[own, ...]
             share = spread(turn[own] if turn.ndim else turn, start)
-            changed = residual[own, ...] - self.conjugate.returned(start, own)
-            direction[own, ...] = start + share * direction[own, ...]
-            product[own, ...] = changed + share * product[own, ...]
+            direction[own, ...] *= share
+            direction[own, ...] += start
+            product[own, ...] *= share
+            product[own, ...] += residual[own, ...]
+            product[own, ...] -= self.conjugate.returned(start, own)
             bends[own] = _dots(direction[own, ...], product[own, ...])
 
         def move(first: int, last: int) -> None:

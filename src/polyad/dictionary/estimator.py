@@ -138,7 +138,7 @@ class WassersteinDictionary(DictionaryFamily):
     ``transform``, and those of the fit, minimise the loss for the atoms that were learned, with
     a ridge of ``1e-4 * epsilon`` that makes them unique.
 
-    Numbers are double precision inside. Memory is a dozen arrays of the size of X.
+    Numbers are double precision inside. Memory is about two dozen arrays of the size of X.
 
     References
     ----------

@@ -19,6 +19,7 @@ second K is its transpose.)
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _BLOCK = 1 << 15
 # Masses that are not divided by.
 _TINY = 1e-300
+# How many times the gap that is wanted missing masses may cost for a plan to be worth its entropy.
+_HOPELESS = 10.0
 # The share of a cell below which its slope does not fall, and how far self-transport is solved.
 _LEAST_SHARE = 1e-20
 _SELF_STEPS, _SELF_PRECISION = 1000, 1e-9
@@ -85,7 +88,8 @@ class Conjugate:
     r"""The conjugate of the losses of samples at potentials: value, gradient and curvature.
 
     Of ``scaled`` and ``inverse``, plain geometries have :math:`\alpha` up to a factor and
-    :math:`1 / K \alpha` where the sample is, others the logarithms of both.
+    :math:`1 / K \alpha`, others the logarithms of both. ``sent`` is :math:`x / K \alpha` of plain
+    ones, and the samples themselves of others.
     """
 
     samples: Samples
@@ -93,6 +97,7 @@ class Conjugate:
     mean: Array
     scaled: Array
     inverse: Array
+    sent: Array
 
     @classmethod
     def at(cls, samples: Samples, potentials: Array) -> Conjugate:
@@ -103,6 +108,7 @@ class Conjugate:
         is_plain = geometry.is_plain(potentials)
         value = xp.empty_like(samples.entropy)
         mean, scaled, inverse = (xp.empty_like(potentials) for _ in range(3))
+        sent = xp.empty_like(potentials) if is_plain else x
         axes = grid_axes(potentials)
 
         def fill(start: int, stop: int) -> None:
@@ -111,8 +117,10 @@ class Conjugate:
             if is_plain:
                 alpha = xp.exp(logs - high)
                 moved = geometry.apply(alpha)
-                ratio = xp.where(own > 0, 1.0 / moved, xp.zeros_like(moved))
-                mean[start:stop, ...] = alpha * geometry.transposed.apply(own * ratio)
+                ratio = 1.0 / moved
+                sent[start:stop, ...] = own * ratio
+                back = geometry.transposed.apply(sent[start:stop, ...])
+                mean[start:stop, ...] = alpha * back
                 scaled[start:stop, ...], inverse[start:stop, ...] = alpha, ratio
                 high_log = xp.log(moved)
             else:
@@ -123,28 +131,36 @@ class Conjugate:
             value[start:stop] = xp.sum(own * (high_log + high), axis=axes)
 
         by_samples(fill, potentials)
-        return cls(samples, geometry.epsilon * (value - samples.entropy), mean, scaled, inverse)
+        value = geometry.epsilon * (value - samples.entropy)
+        return cls(samples, value, mean, scaled, inverse, sent)
 
     def take(self, rows: Array) -> Conjugate:
         """Return the part of some samples."""
-        parts = (self.value, self.mean, self.scaled, self.inverse)
-        value, mean, scaled, inverse = (own[rows, ...] for own in parts)
-        return Conjugate(self.samples.take(rows), value, mean, scaled, inverse)
+        parts = (self.value, self.mean, self.scaled, self.inverse, self.sent)
+        return Conjugate(self.samples.take(rows), *(own[rows, ...] for own in parts))
 
     def returned(self, direction: Array, rows: slice) -> Array:
         """Return ``T' diag(x) T`` times a direction of some of the samples.
 
         What comes back of it by the plan: the curvature is ``diag(q)`` less this, over epsilon.
         """
-        x = self.samples.values[rows, ...]
-        return self._back(x * self._there(direction, rows), rows)
+        geometry = self.samples.geometry
+        there = self._there(direction, rows)
+        there *= self.sent[rows, ...]
+        if not geometry.is_plain(direction):
+            return self._back(there, rows)
+        result = geometry.transposed.apply(there)
+        result *= self.scaled[rows, ...]
+        return result
 
     def _there(self, own: Array, rows: slice) -> Array:
         """Return the mean of numbers over where each cell of a sample goes: ``T v``."""
         geometry = self.samples.geometry
         scaled, inverse = self.scaled[rows, ...], self.inverse[rows, ...]
         if geometry.is_plain(own):
-            return inverse * geometry.apply(scaled * own)
+            result = geometry.apply(scaled * own)
+            result *= inverse
+            return result
         return _signed(geometry, own, scaled, inverse)
 
     def _back(self, own: Array, rows: slice) -> Array:
@@ -155,14 +171,15 @@ class Conjugate:
             return scaled * geometry.apply(inverse * own)
         return _signed(geometry, own, inverse, scaled)
 
-    def bounds(self, models: Array) -> Array:
+    def bounds(self, models: Array, wanted: float = math.inf) -> Array:
         r"""Return an upper bound of the loss of a model of each sample: what a plan costs.
 
         With the ratio of the model to the mean, :math:`T \mathrm{diag}(y / q)` has the columns of
         the model. Rows that are too large are scaled down, and what is then missing, of mass
         :math:`\theta` in rows and columns, is sent independently. The entropy is convex: that of
         both parts is at most that of each over its mass, weighted by it. The bound is exact at
-        ``y = q`` and off by at most about the cost of moving :math:`\theta`.
+        ``y = q`` and off by at most about the cost of moving :math:`\theta`. Where that is far
+        above what is ``wanted`` of all, the bound is infinite: the entropy is not worth the time.
         """
         xp = namespace_of(models)
         samples, geometry = self.samples, self.samples.geometry
@@ -182,12 +199,15 @@ class Conjugate:
             left = xp.maximum(x - rows, xp.zeros_like(x))
             free = xp.maximum(y - columns, xp.zeros_like(y))
             theta = xp.sum(left, axis=axes)
+            safe = xp.maximum(theta, xp.full_like(theta, _TINY))
+            moved = geometry.product_cost(left, free) / safe
+            if bool(xp.all(moved > _HOPELESS * wanted)):
+                result[own] = math.inf
+                return
             part = entropy(rows, log(x * down) + self._logs(self.inverse, own))
             part += entropy(columns, log(ratio) + self._logs(self.scaled, own))
             part += entropy(left, log(left)) + entropy(free, log(free))
             weights = _entropy_of(1.0 - theta) + 2.0 * _entropy_of(theta)
-            safe = xp.maximum(theta, xp.full_like(theta, _TINY))
-            moved = geometry.product_cost(left, free) / safe
             result[own] = geometry.epsilon * (part - weights) + moved
             if samples.tilt is not None:
                 result[own] -= xp.sum(samples.tilt[own, ...] * y, axis=axes)

@@ -36,7 +36,7 @@ Why not semismooth Newton and L-BFGS, one for codes and one for atoms
     a sample has a matrix of all cells, ``n^2`` numbers for each cell of the sample to form and
     ``n^3 / 3`` to factorise, in each step; in the ``r`` unknowns of the code the matrix needs as
     many solutions with that one. A step here is a few products with the kernel. First order
-    steps crawl: ``benchmarks/dictionary.py`` measures how long they take to the same loss.
+    steps come as soon to a rough loss, and not to a low one: ``python -m benchmarks.dictionary``.
 """
 
 from __future__ import annotations
@@ -413,7 +413,7 @@ def _gap(block: Block, path: _Path, wanted: float) -> Array:
     if not near.shape[0]:
         return gap
     part = path if not gap.ndim or near.shape[0] == gap.shape[0] else path.take(near)
-    of_samples = part.conjugate.bounds(part.model) + part.conjugate.value
+    of_samples = part.conjugate.bounds(part.model, wanted) + part.conjugate.value
     of_model = block.total(path.adjoint * path.factor)  # <L* G, P> = <G, L P>
     if not gap.ndim:
         return gap + of_model + xp.sum(of_samples)
@@ -470,9 +470,11 @@ def _residual(
     of_model = epsilon * equations.dot(missed, equations.inverse * missed)
     pull = path.adjoint - block.tau * (path.factor - block.origin) + path.slack
     off = path.factor * path.slack - target
+    # As squares: the product with the pull itself would be lost in the rounding of its mean.
+    centred = block.centred(weights, pull)
     return (
         of_model
-        + block.total(pull * block.centred(weights, pull))
+        + block.total(centred * centred / weights)
         + block.total(off * off / (path.factor * path.slack + target))
     )
 
