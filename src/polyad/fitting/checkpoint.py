@@ -44,8 +44,8 @@ _RESULT = {"state", "last", "status", "history", "best_objective"}
 # Without `every`, a checkpoint is written when the last one took at most this part of the time.
 _SHARE_OF_TIME = 0.05
 _KEEPS_LIMITS = (
-    "A fit with n_init above one keeps the max_iter and tol that it began with, and one whose "
-    "steps depend on tol keeps that. "
+    "A fit of several starts (n_init above one, or a search, as init='search' makes) keeps the "
+    "max_iter and tol that it began with, and one whose steps depend on tol keeps that. "
 )
 
 
