@@ -105,7 +105,8 @@ class QMFQ(QuantileFamily):
         A truncated singular value decomposition, whose factors have any sign; or multiplicative
         updates for nonnegative factors with the Kullback-Leibler divergence, from a fixed random
         start, followed by the best scores of the loadings: parts that add up, which take several
-        times longer and fit less closely.
+        times longer and fit less closely, but by whose scores samples are clustered more often by
+        known classes.
     inner_iter : int, default=100
         For ``'nmf'``: the number of updates.
     {divergence}
