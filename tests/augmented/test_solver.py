@@ -7,18 +7,26 @@ from polyad.augmented.metric import augmentation_metric
 from polyad.augmented.rules import (
     RowSystem,
     alignments,
-    best_factors,
     directions,
     gram_of,
     improved_rows,
+    moved_factors,
     pulls,
     row_losses,
 )
-from polyad.augmented.views import Centre, View, contract_samples, multiply_components
+from polyad.augmented.views import (
+    Centre,
+    View,
+    contract_parts,
+    contract_samples,
+    first_inner,
+    project_samples,
+)
 from tests.augmented import twin
 
 ALPHA, BETA, GAMMA = 1e-3, 2.0, 8.0
 SHAPES = [(7,), (4, 5), (4, 5, 6), (2, 3, 4, 5)]
+ONE = np.ones((1, 3))  # the Khatri-Rao product of no factors
 
 
 def parts(shape=(4, 5, 6), n=8, rank=3):
@@ -112,9 +120,10 @@ def test_one_component_has_nothing_to_align():
 
 
 @pytest.mark.parametrize(
-    ("offset", "shape"), [(1.0, (2600,)), (1000.0, (104, 25)), (1.0, (4, 650))]
+    ("offset", "shape", "place"),
+    [(1.0, (2600,), 0), (1000.0, (130, 20), 0), (1.0, (4, 650), 1), (1.0, (13, 8, 25), 2)],
 )
-def test_samples_about_a_mean_are_multiplied_in_blocks(offset, shape):
+def test_samples_about_a_mean_are_multiplied_in_blocks(offset, shape, place):
     """More samples than a block has, more entries, modes in one part and in two, and all means."""
     rng = np.random.default_rng(0)
     matrix = (offset + rng.normal(size=(300, 2600))).astype(np.float32)
@@ -127,16 +136,31 @@ def test_samples_about_a_mean_are_multiplied_in_blocks(offset, shape):
     views = [View.of(matrix, centre, np.arange(100, 400), known), View(matrix)]
     assert (views[0].mean is None) == (offset > 1)
     for _ in range(2):  # squares are computed, and then known
-        (products, _), (squares, _) = multiply_components(views, factors)
+        found = project_samples(views, factors)
+        products, squares = found[0].products, found[0].squares
         np.testing.assert_allclose(products, about @ basis / centre.unit, atol=4e-5)
         np.testing.assert_allclose(squares, (about**2).sum(axis=1) / centre.spread, rtol=1e-5)
     np.testing.assert_allclose(known[100:], squares * centre.spread, rtol=1e-12)
     assert np.isnan(known[:100]).all()
-    contracted, cross = contract_samples(views[:1], [rows])
-    np.testing.assert_allclose(contracted, rows.T @ about / centre.unit, atol=2e-5)
-    np.testing.assert_allclose(cross, rows.T @ rows)
-    both, _ = contract_samples(views, [rows, rows])
-    np.testing.assert_allclose(both - contracted, rows.T @ matrix, rtol=1e-4, atol=0.02 * offset)
+    # Of either side of the modes, as it is made of a matrix with all of them.
+    assert first_inner(factors) == place
+    inner, outer = (twin.khatri_rao(own) for own in (factors[place:], factors[:place] or [ONE]))
+
+    def contracted(columns, matrix, letters):
+        return np.einsum(letters, rows, matrix.reshape(300, len(outer), len(inner)), columns)
+
+    for own, columns, letters in (
+        (contract_samples(views[:1], [rows], factors[:place]), outer, "nr,noi,or->ri"),
+        (contract_parts(views[:1], found[:1], [rows]), inner, "nr,noi,ir->ro"),
+    ):
+        expected = contracted(columns, about, letters) / centre.unit
+        np.testing.assert_allclose(own, expected, atol=2e-5 * np.abs(expected).max())
+    for own, columns, letters in (
+        (contract_samples(views, [rows, rows], factors[:place]), outer, "nr,noi,or->ri"),
+        (contract_parts(views, found, [rows, rows]), inner, "nr,noi,ir->ro"),
+    ):
+        expected = contracted(columns, about / centre.unit + matrix, letters)
+        np.testing.assert_allclose(own, expected, atol=2e-5 * np.abs(expected).max())
 
 
 # Factors.
@@ -145,8 +169,9 @@ def test_samples_about_a_mean_are_multiplied_in_blocks(offset, shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_factors_are_exact_minimisers_in_turn(shape):
     factors, matrices, _, _, rows, _ = parts(shape)
-    contracted, cross = contract_samples([View(own) for own in matrices], rows)
-    moved = best_factors(contracted, factors, cross, ALPHA)
+    views = [View(own) for own in matrices]
+    given = views, project_samples(views, factors), rows, factors, ALPHA
+    moved = moved_factors(*given)
     expected, both = list(factors), np.concatenate(matrices).reshape(-1, *shape)
     for k in range(len(shape)):
         others = [np.concatenate(rows), *expected[:k], *expected[k + 1 :]]
@@ -155,7 +180,7 @@ def test_factors_are_exact_minimisers_in_turn(shape):
         right = np.concatenate([unfolded.T, np.zeros((3, shape[k]))])
         expected[k] = np.linalg.lstsq(design, right, rcond=None)[0].T
         np.testing.assert_allclose(moved[k], expected[k], rtol=1e-7, atol=1e-9)
-    halfway = best_factors(contracted, factors, cross, ALPHA, rate=0.5)[0]
+    halfway = moved_factors(*given, rate=0.5)[0]
     np.testing.assert_allclose(halfway, 0.5 * (factors[0] + moved[0]), rtol=1e-9)
 
 
@@ -178,8 +203,9 @@ def test_the_gradient_is_that_of_the_objective():
         return twin.objective(*matrices, moved, factors, ALPHA, BETA, GAMMA)
 
     assert slope(along_rows) == pytest.approx(np.sum(gradient * direction), rel=1e-6)
-    contracted, cross = contract_samples([View(own) for own in matrices], rows)
-    best = [best_factors(contracted, factors, cross, ALPHA)[0], *factors[1:]]
+    views = [View(own) for own in matrices]
+    moved = moved_factors(views, project_samples(views, factors), rows, factors, ALPHA)
+    best = [moved[0], *factors[1:]]
     turn = generator.normal(size=best[0].shape)
 
     def along_factor(size):

@@ -15,7 +15,7 @@ from array_api_compat import device, is_array_api_obj, is_numpy_array
 
 from polyad.augmented.signals.steps import SignalStep, like
 from polyad.augmented.signals.stft import STFT
-from polyad.augmented.views import Centre, View, multiply_components, squares_of
+from polyad.augmented.views import Centre, Projection, View, project_samples, squares_of
 from polyad.core.arrays import namespace_of, to_numpy
 from polyad.cp.rules import double, epsilon_of
 from polyad.data.batches import MemorySource, matching
@@ -216,14 +216,12 @@ class AugmentedData:
         spread = (1.0 - share) * (centre.spread + share * distance) + share * spread
         return Centre(total, centre.mean + share * between, spread if spread > least else 0.0)
 
-    def products(
-        self, views: Sequence[View], factors: Sequence[Array]
-    ) -> tuple[list[Array], list[Array]]:
-        """Return the products of samples with components, and their squares, which are finite."""
-        products, squares = multiply_components(views, factors)
-        for view, own in zip(views, squares, strict=True):
-            self._check_finite(own, view.positions)
-        return products, squares
+    def projections(self, views: Sequence[View], factors: Sequence[Array]) -> list[Projection]:
+        """Return the products of samples with components; their squares are finite."""
+        found = project_samples(views, factors)
+        for view, own in zip(views, found, strict=True):
+            self._check_finite(own.squares, view.positions)
+        return found
 
     def _check_finite(self, squares: Array, positions: np.ndarray | None) -> None:
         """Refuse samples whose squares are not finite."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from array_api_compat import is_numpy_array
 from scipy.linalg.lapack import dtrtri
 
+from polyad.augmented.views import contract_parts, contract_samples, first_inner
 from polyad.core.arrays import namespace_of
 from polyad.cp.rules import double
 from polyad.tensor.kruskal import column_norms
@@ -19,6 +20,7 @@ from polyad.tensor.products import contract_columns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from polyad.augmented.views import Projection, View
     from polyad.core.arrays import Array
 
 # Rows of this part of the usual length have no direction.
@@ -157,13 +159,39 @@ def grams_of(factors: Sequence[Array]) -> list[Array]:
     return [double(factor).T @ double(factor) for factor in factors]
 
 
-def best_factors(
-    contracted: Array, factors: Sequence[Array], cross: Array, alpha: float, rate: float = 1.0
+def moved_factors(
+    views: Sequence[View],
+    projections: Sequence[Projection],
+    rows: Sequence[Array],
+    factors: Sequence[Array],
+    alpha: float,
+    *,
+    rate: float = 1.0,
 ) -> list[Array]:
     """Move each factor in turn to its minimiser, or a part of the way, the ``rate``.
 
-    ``contracted`` (R, p) is the sum of the products of rows and samples, ``cross`` (R, R) that of
-    rows with themselves. Each mode starts from what is left once the later ones are contracted.
+    Those of the outer modes follow from the products that rows were made of, since the factors of
+    the inner modes are still the same, so that samples are read once more and no more often.
+    """
+    place, cross = first_inner(factors), sum(own.T @ own for own in rows)
+    outer, inner = factors[:place], factors[place:]
+    if outer:
+        normal = math.prod(grams_of(inner), start=cross)
+        contracted = contract_parts(views, projections, rows)
+        outer = best_factors(contracted, outer, normal, alpha, rate)
+    normal = math.prod(grams_of(outer), start=cross)
+    contracted = contract_samples(views, rows, outer)
+    return [*outer, *best_factors(contracted, inner, normal, alpha, rate)]
+
+
+def best_factors(
+    contracted: Array, factors: Sequence[Array], cross: Array, alpha: float, rate: float = 1.0
+) -> list[Array]:
+    """Move the factors of some modes in turn, as all are moved.
+
+    ``contracted`` (R, p) is the sum of the products of samples with rows and all other factors,
+    ``cross`` (R, R) that of those with themselves. Each mode starts from what is left once the
+    later ones are contracted.
     """
     xp = namespace_of(contracted)
     moved = list(factors)

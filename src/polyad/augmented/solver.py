@@ -14,14 +14,17 @@ Rows
     :math:`x - \tfrac12 \nabla(x) (G + \alpha I)^{-1}`, or half, a quarter, ... of the way there
     until the loss of the row falls. First X, then :math:`\tilde X` for the new X.
 Factors
-    Each in turn is the exact minimiser for the newest others, from one contraction of the batch
-    with its rows; a mini-batch moves it a part of the way only (the learning rate).
+    Each in turn is the exact minimiser for the newest others; a mini-batch moves it a part of the
+    way only (the learning rate). Those of the first modes follow from the products that the rows
+    were made of, those of the last modes from one contraction of the batch with its rows and the
+    first factors: a batch is read twice.
 Full batch
     Twins are drawn once and rows stay from sweep to sweep: a row takes the better of the ridge
     solution and the one before. Nothing can raise the objective, and the driver checks it.
 Cost per batch
-    ``4 N p R`` multiplications for samples of p entries, one Cholesky factorization, nothing of
-    size N x N. Memory: the batch, its twin, and ``2 p R``.
+    ``4 N p R`` multiplications for samples of p entries, one Cholesky factorization for the rows
+    and one for each factor, nothing of size N x N. Memory: the batch, its twin, and an eighth of
+    both for the products.
 
 How this differs from the paper and its program:
 
@@ -45,16 +48,16 @@ import numpy as np
 from polyad.augmented.rules import (
     RowSystem,
     alignments,
-    best_factors,
     better_rows,
     grams_of,
     improved_rows,
+    moved_factors,
     pulls,
     scale_of,
     unit_columns,
 )
 from polyad.augmented.signals.steps import like
-from polyad.augmented.views import View, contract_samples
+from polyad.augmented.views import View
 from polyad.core.arrays import namespace_of
 from polyad.cp.rules import double, epsilon_of
 from polyad.cp.solver import balance
@@ -65,7 +68,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from polyad.augmented.problem import AugmentedData
-    from polyad.augmented.views import Centre
+    from polyad.augmented.views import Centre, Projection
     from polyad.core.arrays import Array
     from polyad.data.batches import Batch
 
@@ -152,6 +155,7 @@ class FittedBatch:
     """A batch of samples and their twins, with what some factors make of it."""
 
     views: list[View]
+    projections: list[Projection]
     rows: list[Array]
     centre: Centre
     #: The sum of the squares of all samples and twins.
@@ -238,11 +242,15 @@ class AugmentedSolver(Solver[AugmentedState]):
     # A batch.
 
     def fit_rows(
-        self, products: Sequence[Array], grams: Sequence[Array], before: Sequence[Array] = ()
+        self,
+        projections: Sequence[Projection],
+        grams: Sequence[Array],
+        before: Sequence[Array] = (),
     ) -> tuple[list[Array], list[Array]]:
         """Return the ridge solutions, and rows of which none is worse than those or before."""
         settings = self.settings
         system = RowSystem(math.prod(grams[1:], start=grams[0]), settings.alpha)
+        products = [own.products for own in projections]
         ridge_rows = [system.solve(rhs) for rhs in products]
         rows = list(ridge_rows)
         if len(rows) == 1 or settings.beta == 0:
@@ -258,19 +266,15 @@ class AugmentedSolver(Solver[AugmentedState]):
         return ridge_rows, rows
 
     def parts(
-        self,
-        squares: Sequence[Array],
-        rows: Sequence[Array],
-        products: Sequence[Array],
-        grams: Sequence[Array],
+        self, projections: Sequence[Projection], rows: Sequence[Array], grams: Sequence[Array]
     ) -> Parts:
         """Return the parts of the objective of a batch, per sample; Grams are of the factors."""
         gram = math.prod(grams[1:], start=grams[0])
         xp = namespace_of(gram)
         n = int(rows[0].shape[0])
         residuals = [
-            float(xp.sum(size) + xp.sum(own * (own @ gram - 2.0 * rhs))) / n
-            for size, own, rhs in zip(squares, rows, products, strict=True)
+            float(xp.sum(found.squares) + xp.sum(own * (own @ gram - 2.0 * found.products))) / n
+            for found, own in zip(projections, rows, strict=True)
         ]
         size = sum(float(xp.sum(own * own)) for own in rows)
         size += sum(float(xp.sum(xp.linalg.diagonal(own))) for own in grams)
@@ -286,21 +290,26 @@ class AugmentedSolver(Solver[AugmentedState]):
             other_cosine=other_cosine,
         )
 
-    def fitted(self, views: list[View], centre: Centre, factors: Sequence[Array]) -> FittedBatch:
+    def projections(self, views: Sequence[View], factors: list[Array]) -> list[Projection]:
+        """Return the products of samples and twins with the components."""
+        return self.problem.projections(views, factors)
+
+    def fitted(self, views: list[View], centre: Centre, factors: list[Array]) -> FittedBatch:
         """Return the rows of a batch, and what follows from them."""
-        products, squares = self.problem.products(views, factors)
+        projections = self.projections(views, factors)
         grams = grams_of(factors)
-        ridge_rows, rows = self.fit_rows(products, grams)
+        ridge_rows, rows = self.fit_rows(projections, grams)
         scale = scale_of(factors) * centre.unit
         features = ridge_rows[0] * scale[None, :]
         change = ridge_rows[-1] * scale[None, :] - features
         n = int(change.shape[0])
         return FittedBatch(
             views=views,
+            projections=projections,
             rows=rows,
             centre=centre,
-            size=sum(float(namespace_of(own).sum(own)) for own in squares),
-            parts=self.parts(squares, rows, products, grams),
+            size=sum(float(namespace_of(own.squares).sum(own.squares)) for own in projections),
+            parts=self.parts(projections, rows, grams),
             features=features,
             moments=Moments(features.T @ features / n, change.T @ change / n),
         )
@@ -352,8 +361,14 @@ class MiniBatchSolver(AugmentedSolver):
         # The first batch replaces the start, however small it is.
         rate = self.rate(state.n_steps + 1)
         share = rate * batch.size / state.largest if state.n_steps else 1.0
-        contracted, cross = contract_samples(fitted.views, fitted.rows)
-        moved = best_factors(contracted, state.factors, cross, self.settings.alpha, share)
+        moved = moved_factors(
+            fitted.views,
+            fitted.projections,
+            fitted.rows,
+            state.factors,
+            self.settings.alpha,
+            rate=share,
+        )
         return replace(
             state,
             factors=unit_columns(moved, state.factors),
@@ -418,6 +433,7 @@ class FullBatchSolver(AugmentedSolver):
     def __init__(self, problem: AugmentedData, settings: Settings, centre: Centre) -> None:
         super().__init__(problem, settings, centre)
         self._views: tuple[int, list[View]] | None = None
+        self._projections: tuple[list[Array], list[Projection]] | None = None
 
     def begin(self, factors: list[Array], *, seed: int, n_steps: int) -> AugmentedState:
         """Return the first state, of factors of the modes from 1 on."""
@@ -429,19 +445,17 @@ class FullBatchSolver(AugmentedSolver):
         """Return the state after one update of the rows and of each factor."""
         views = self._all(state.seed)
         before = [own for own in (state.rows, state.twin_rows) if own is not None]
-        products, squares = self.problem.products(views, state.factors)
+        projections = self.projections(views, state.factors)
         grams = grams_of(state.factors)
-        _, rows = self.fit_rows(products, grams, before)
+        _, rows = self.fit_rows(projections, grams, before)
         # The alignment has a jump where a row loses its direction or gets one, as under a ridge
         # that leaves nothing: such rows are not taken if the jump is upwards.
-        if self.parts(squares, rows, products, grams).objective > state.parts.objective:
+        if self.parts(projections, rows, grams).objective > state.parts.objective:
             rows = before
-        contracted, cross = contract_samples(views, rows)
-        factors = best_factors(contracted, state.factors, cross, self.settings.alpha)
+        factors = moved_factors(views, projections, rows, state.factors, self.settings.alpha)
         # Which leaves the rows as they are, and lowers the ridge term.
         factors = balance(factors, range(len(factors)))
-        products, squares = self.problem.products(views, factors)
-        parts = self.parts(squares, rows, products, grams_of(factors))
+        parts = self.parts(self.projections(views, factors), rows, grams_of(factors))
         moved = replace(
             state, factors=factors, n_steps=state.n_steps + 1, n_sweeps=state.n_sweeps + 1
         )
@@ -453,6 +467,12 @@ class FullBatchSolver(AugmentedSolver):
         n_samples = int(fitted.features.shape[0])
         self.nothing = self.centre.unit**2 * fitted.size / n_samples + self.floor
         return replace(state, rows=fitted.features, moments=fitted.moments)
+
+    def projections(self, views: Sequence[View], factors: list[Array]) -> list[Projection]:
+        """Return those of all samples: a step begins with those that the one before ended with."""
+        if self._projections is None or self._projections[0] is not factors:
+            self._projections = factors, super().projections(views, factors)
+        return self._projections[1]
 
     def _all(self, seed: int) -> list[View]:
         """Return all samples and their twins; the last ones asked for are kept."""

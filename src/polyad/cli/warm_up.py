@@ -157,6 +157,7 @@ def _tables() -> None:
     _fit(polyad.DawidSkene(max_iter=2), codes)
     for dtype in (np.float64, np.float32):
         polyad.augmented.signals.STFT(n_fft=16)(np.ones((2, 1, 64), dtype))
+        polyad.AugmentedCP(**_QUICK).fit(_counts(dtype))
 
 
 #: What processes compile, that which takes longest first.
