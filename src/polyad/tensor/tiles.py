@@ -30,7 +30,7 @@ ROWS = 6 if "+sse" in _FEATURES and _BYTES < 64 else 12
 # Products that are summed in registers before they are added to the result: what a tile reads of
 # the matrix stays in the first cache, and a sum of many numbers is made of parts.
 _DEPTH = 192
-# Products of rows with columns that stay in the second cache.
+# The most products for which what a tile reads of the columns stays in the second cache.
 _LENGTH = 2048
 # The bytes that come from memory at once.
 _LINE = 64
@@ -136,9 +136,9 @@ def add_products(
 ) -> None:
     """Add ``sum_k data[a row_step + k step] basis[k]`` to ``out[a]``, for ``n_rows`` rows.
 
-    ``grid`` is ``(n_rows, row_step, step)``: a matrix in C order or its transpose has a step of
-    one. ``basis`` and ``out`` are as wide as whole vectors. ``out`` has rows for a multiple of
-    ``ROWS``; those beyond ``n_rows`` get anything.
+    ``grid`` is ``(n_rows, row_step, step)``: a matrix in C order has a step of one, its transpose a
+    row_step of one. ``basis`` and ``out`` are as wide as whole vectors. ``out`` has rows for a
+    multiple of ``ROWS``; those beyond ``n_rows`` get anything.
     """
     n_rows, _, step = grid
     n_products, width, lanes = basis.shape[0], out.shape[1], _BYTES // data.itemsize
