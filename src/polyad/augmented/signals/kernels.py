@@ -172,8 +172,9 @@ def _join_four(
         elif 2 * f == length:
             _join_middle(run, a, near, far, roots[0, f * step], x0, y0, x3, y3)
         else:
-            w, w2 = roots[:, f * step], roots[:, 2 * f * step]
-            _join(run, a, ai, near, far, w[0], w[1], w2[0], w2[1], x0, y0, x1, y1, x2, y2, x3, y3)
+            w, wi = roots[0, f * step], roots[1, f * step]
+            w2, w2i = roots[0, 2 * f * step], roots[1, 2 * f * step]
+            _join(run, a, ai, near, far, w, wi, w2, w2i, x0, y0, x1, y1, x2, y2, x3, y3)
 
 
 @separate_part

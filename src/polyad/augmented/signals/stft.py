@@ -265,7 +265,8 @@ def _write_logarithms(
 ) -> None:
     """Write the features of some samples: (samples, parts, channels, frequencies * frames)."""
     weights, roots, floor, sizes, size = plan
-    own = np.array(signals[start:stop], order="C")  # of one type, whatever was given
+    # Of one type, whatever was given.
+    own = np.require(signals[start:stop], requirements=["C", "A", "W", "E"])
     scratch = np.empty((5, size), own.dtype)
     log_spectra(own, weights, roots, floor, sizes, scratch, out[start:stop])
 
