@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from scipy.signal import butter, lfilter
+from scipy.signal import butter, get_window, lfilter
 from scipy.spatial.transform import Rotation as ScipyRotation
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -191,6 +191,73 @@ def test_log_parts_are_those_of_torch_one_channel_at_a_time(
         for k, part in enumerate((spectrum.real, spectrum.imag)):
             twin = np.log(np.abs(part.numpy()) + 1e-3)
             np.testing.assert_allclose(found[n, 6 * k + c], twin, atol=precision)
+
+
+def log_features(signals, n_fft, hop, window, features):
+    """Return the logarithms as they are defined, and how much a part of a spectrum is rounded."""
+    frames = np.lib.stride_tricks.sliding_window_view(signals, n_fft, axis=2)[:, :, ::hop]
+    frames = np.swapaxes(frames * get_window(window, n_fft), 2, 3)
+    spectra, floor = np.fft.rfft(frames, axis=2), 1e-3
+    size = (1 + np.log2(n_fft)) * np.linalg.norm(frames, axis=2, keepdims=True)
+    if features == "log_power":
+        return np.log(np.abs(spectra) ** 2 + floor**2), np.abs(2 * spectra) * size
+    both = np.concatenate([np.abs(spectra.real), np.abs(spectra.imag)], axis=1)
+    return np.log(both + floor), np.concatenate([size, size], axis=1)
+
+
+# Powers of four and others; frames that share transforms, that do not, with gaps, more than one
+# pass of them, and fewer than the kernel is for.
+FRAMES = [(4, 1, 40), (8, 16, 150), (16, 3, 90), (32, 2, 64), (64, 2, 128), (128, 16, 300)]
+MANY_FRAMES = [(16, 1, 600), (16, 2, 615), (8, 1, 12), (24, 3, 90)]
+
+
+@pytest.mark.parametrize("features", ["log_parts", "log_power"])
+@pytest.mark.parametrize("window", ["boxcar", "hann"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("n_fft", "hop", "n_times"), [*FRAMES, *MANY_FRAMES])
+def test_logarithms_are_those_of_spectra_but_for_rounding(
+    n_fft, hop, n_times, dtype, window, features
+):
+    signals = 10 * made(n=2, channels=7, n_times=n_times).astype(dtype)
+    true, size = log_features(signals.astype(np.float64), n_fft, hop, window, features)
+    given = signals.copy()
+    found = STFT(n_fft, hop, features, window)(given)
+    np.testing.assert_array_equal(given, signals)
+    assert found.shape == true.shape
+    assert found.dtype == dtype
+    # The error of a part, and that of its logarithm.
+    epsilon = np.finfo(dtype).eps
+    bound = size * np.exp(-true) + 2 * np.maximum(1, np.abs(true))
+    assert np.max(np.abs(found - true) / bound) < epsilon
+
+
+@pytest.mark.parametrize("window", ["boxcar", "hann"])
+def test_features_of_a_sample_depend_on_it_alone(window):
+    """Not on its batch, its place in memory or the threads, in any digit."""
+    signals, transform = made(n=40, channels=5, dtype=np.float32), STFT(32, 4, window=window)
+    found = transform(signals)
+    alone = [transform(signals[k : k + 1]) for k in range(40)]
+    np.testing.assert_array_equal(np.concatenate(alone), found)
+    elsewhere = np.asfortranarray(signals)
+    elsewhere.flags.writeable = False
+    with thread_limit(2):
+        np.testing.assert_array_equal(transform(elsewhere), found)
+    assert transform(signals[:0]).shape == (0, *found.shape[1:])
+
+
+def test_silence_is_the_floor_and_what_is_not_finite_stays_in_its_frames():
+    signals = np.zeros((1, 3, 128), np.float32)
+    signals[0, 1] = 7.3
+    signals[0, 2, 40] = np.nan
+    found = STFT(32, 4)(signals)
+    assert np.all(found[0, [0, 3]] == np.log(np.float32(1e-3)))
+    # A constant is at the frequency zero alone.
+    assert np.all(found[0, [1, 4], 1:] == np.log(np.float32(1e-3)))
+    meets = (np.arange(25) * 4 <= 40) & (np.arange(25) * 4 + 32 > 40)
+    assert np.isnan(found[0, [2, 5]][..., meets]).any(axis=0).all()
+    assert np.all(found[0, [2, 5]][..., ~meets] == np.log(np.float32(1e-3)))
+    signals[0, 0, 0] = np.inf
+    assert not np.isfinite(STFT(32, 4)(signals)[0, 0, :, 0]).any()
 
 
 @pytest.mark.parametrize("batch_size", [8, None])

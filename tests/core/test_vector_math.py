@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyad.core.compiled import kernel
-from polyad.core.vector_math import fast_exp, fast_log
+from polyad.core.vector_math import fast_exp, fast_log, fast_log_of_normal
 
 TYPES = [np.float64, np.float32]
 
@@ -21,6 +21,12 @@ def exp_into(x, out):
 def log_into(x, out):
     for i in range(x.size):
         out[i] = fast_log(x[i])
+
+
+@kernel
+def log_of_normal_into(x, out):
+    for i in range(x.size):
+        out[i] = fast_log_of_normal(x[i])
 
 
 @kernel
@@ -72,6 +78,8 @@ def test_log_over_the_whole_range_and_subnormal_numbers(dtype):
     kept = true != 0
     assert ulps(found[kept], true[kept], dtype) < 1.2
     assert np.all(found[~kept] == 0)
+    normal = np.append(x[x >= limits.tiny], [np.inf, np.nan]).astype(dtype)
+    np.testing.assert_array_equal(applied(log_of_normal_into, normal), applied(log_into, normal))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -110,4 +118,4 @@ def test_log_inverts_exp(x):
 
 def test_outside_kernels_they_are_those_of_numpy():
     assert fast_exp(1.0) == np.exp(1.0)
-    assert fast_log(2.0) == np.log(2.0)
+    assert fast_log(2.0) == fast_log_of_normal(2.0) == np.log(2.0)

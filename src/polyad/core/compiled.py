@@ -153,12 +153,23 @@ def owning_part(function: Function) -> Function:
     return _registered(function, {**_REGROUPED, "_nrt": True})
 
 
-def _registered(function: Function, options: dict[str, Any]) -> Function:
+def separate_part(function: Function) -> Function:
+    """As :func:`part`, for functions none of whose arrays shares memory with one that they write.
+
+    That need not be checked then before each loop on vector registers, which takes as long as a
+    short loop itself, and is given up where there are many arrays.
+    """
+    return _registered(function, {**_REGROUPED, "_nrt": False}, _SeparatePartCompiler)
+
+
+def _registered(
+    function: Function, options: dict[str, Any], compiler: type[Compiler] | None = None
+) -> Function:
     """Tell Numba what to call for a function, compiled once for each type, whoever calls it.
 
     What Numba's own ``register_jitable`` makes is compiled again for callers with other options.
     """
-    compiled: Any = njit(**options, pipeline_class=_PartCompiler)(function)
+    compiled: Any = njit(**options, pipeline_class=compiler or _PartCompiler)(function)
     _parts.append(compiled)
     infer_global(function, types.Dispatcher(compiled))
     return function
@@ -280,6 +291,15 @@ class _PartCompiler(_QuickCompiler):
         if any(models[result].contains_nrt_meminfo() for result in made):
             msg = f"{name} makes arrays or returns them: let it be an owning_part"
             raise TypeError(msg)
+
+
+class _SeparatePartCompiler(_PartCompiler):
+    """Compiles a part and tells LLVM that its arrays do not share memory."""
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile a function."""
+        self.state.flags.noalias = True
+        return super().compile_extra(func)
 
 
 class _PartLibrary(JITCodeLibrary):

@@ -165,6 +165,21 @@ def _log32(x: Any) -> Any:
     return y if x > _ZERO_32 else (-_INF_32 if x == _ZERO_32 else _NAN_32)
 
 
+def _log_of_normal32(x: Any) -> Any:
+    """Return log(x) of a float32 that is not zero, negative or subnormal."""
+    # As above; integers of 32 bits become floats on every processor.
+    above = np.uint32(_reread(x) - _HALF_ROOT_32)
+    f = _reread(np.uint32((above & _MANTISSA_32) + _HALF_ROOT_32)) - _ONE_32
+    exponent = np.float32(np.int32(above) >> np.int32(23))
+    p = ((_L0_32 * f + _L1_32) * f + _L2_32) * f + _L3_32
+    p = (((p * f + _L4_32) * f + _L5_32) * f + _L6_32) * f + _L7_32
+    z = f * f
+    y = z * f * p + exponent * _LN2_LOW_32
+    y = y - _HALF_32 * z
+    y = (f + y) + exponent * _LN2_HIGH_32
+    return y if x < _INF_32 else x
+
+
 def fast_exp(x: Any) -> Any:
     """Return exp(x) in the type of ``x``, inside kernels."""
     return np.exp(x)
@@ -172,6 +187,11 @@ def fast_exp(x: Any) -> Any:
 
 def fast_log(x: Any) -> Any:
     """Return log(x) in the type of ``x``, inside kernels."""
+    return np.log(x)
+
+
+def fast_log_of_normal(x: Any) -> Any:
+    """Return log(x) of what is no less than the smallest normal number, or NaN, inside kernels."""
     return np.log(x)
 
 
@@ -183,3 +203,8 @@ def _choose_exp(x: Any) -> Callable[[Any], Any]:
 @overload(fast_log, jit_options=INLINED)
 def _choose_log(x: Any) -> Callable[[Any], Any]:
     return _log32 if x == types.float32 else _log64
+
+
+@overload(fast_log_of_normal, jit_options=INLINED)
+def _choose_log_of_normal(x: Any) -> Callable[[Any], Any]:
+    return _log_of_normal32 if x == types.float32 else _log64

@@ -186,9 +186,9 @@ def _filtered(xp: Any, rows: Array, response: np.ndarray) -> Array:
     """
     n_times = len(response)
     if n_times <= _SHORT:
-        lag = np.arange(n_times)[None, :] - np.arange(n_times)[:, None]
-        matrix = np.where(lag >= 0, response[np.maximum(lag, 0)], 0.0)
-        return rows @ like(matrix, rows)
+        late = np.concatenate([np.zeros(n_times - 1), response])
+        matrix = np.lib.stride_tricks.sliding_window_view(late, n_times)[::-1]
+        return rows @ like(np.ascontiguousarray(matrix), rows)
     length = 2 * n_times
     spectrum = xp.fft.rfft(like(response, rows), n=length)
     return xp.fft.irfft(xp.fft.rfft(rows, n=length) * spectrum[None, :], n=length)[:, :n_times]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import scipy.fft
 import scipy.signal
+import scipy.special
 from array_api_compat import device, is_numpy_array
 
-from polyad.augmented.signals.kernels import log_parts_of
+from polyad.augmented.signals.kernels import log_spectra
 from polyad.augmented.signals.steps import SignalStep, check_between, like, read_signals
 from polyad.core.threads import cut, run_blocks
 from polyad.exceptions import InvalidInputError
@@ -25,8 +27,12 @@ if TYPE_CHECKING:
 # The longest window that is chosen, and how many of its steps cover it.
 _LONGEST, _OVERLAP = 256, 8
 # Numbers in the frames of the samples that a thread transforms at a time, so that they and their
-# spectra stay in its cache.
-_BLOCK = 150_000
+# spectra stay in its cache; and where only features are kept, so that it takes a while.
+_BLOCK, _LONG_BLOCK = 150_000, 300_000
+# The longest window and the fewest frames for the kernel: fewer are faster without.
+_LONGEST_COMPILED, _FEWEST = 2048, 8
+# How many numbers of frames, and how many frames, it transforms at a time.
+_GROUPED, _MOST = 2**14, 256
 _PARTS = {
     "log_parts": ("re", "im"),
     "magnitude_phase": ("magnitude", "phase"),
@@ -44,7 +50,8 @@ class STFT(SignalStep):
     ----------
     n_fft : int, default=None
         Samples of a frame. None is the largest power of two that is at most half of a signal, and
-        at most 256.
+        at most 256. Powers of two from 4 to 2048 are by far the fastest for logarithms in NumPy,
+        if there are at least 8 frames.
     hop : int, default=None
         Samples from one frame to the next. None is an eighth of a frame.
     features : {'log_parts', 'magnitude_phase', 'log_power'}, default='log_parts'
@@ -134,19 +141,51 @@ class STFT(SignalStep):
             out = xp.empty(shape, dtype=signals.dtype, device=device(signals))
         else:
             out = xp.reshape(out, shape)
-        framed = self._frames(xp, signals, n_fft, hop, frames)
-        size = max(1, _BLOCK // (channels * n_fft * frames)) if is_numpy_array(signals) else n
-        run_blocks(partial(self._write, xp, framed, out), cut(n, size))
+        work = channels * n_fft * frames
+        if self._is_compiled(signals, n_fft, frames):
+            plan = self._plan(signals, n_fft, hop, frames)
+            flat = np.reshape(out, (n, n_parts, channels, frequencies * frames))
+            write: Any = partial(_write_logarithms, signals, flat, plan)
+            size = max(1, _LONG_BLOCK // work)
+        else:
+            write = partial(self._write, xp, self._frames(xp, signals, n_fft, hop, frames), out)
+            size = max(1, _BLOCK // work) if is_numpy_array(signals) else n
+        run_blocks(write, cut(n, size))
         return xp.reshape(out, (n, n_parts * channels, frequencies, frames))
+
+    def _is_compiled(self, signals: Array, n_fft: int, frames: int) -> bool:
+        """Return whether there is a kernel for the features of signals, and it is fast."""
+        return (
+            is_numpy_array(signals)
+            and signals.dtype in (np.float32, np.float64)
+            and self.features != "magnitude_phase"
+            and n_fft.bit_count() == 1
+            and 4 <= n_fft <= _LONGEST_COMPILED
+            and frames >= _FEWEST
+        )
+
+    def _plan(self, signals: Array, n_fft: int, hop: int, frames: int) -> tuple[Any, ...]:
+        """Return what the kernel needs to know besides the signals, and the size of its scratch."""
+        # In degrees, so that the sine of half a turn is zero.
+        degrees = np.arange(n_fft) * (360.0 / n_fft)
+        roots = np.stack([scipy.special.cosdg(degrees), -scipy.special.sindg(degrees)])
+        weights = scipy.signal.get_window(self.window, n_fft)
+        if self.normalized:
+            weights = weights / math.sqrt(n_fft)
+        most = _even(frames, _MOST)
+        columns = most
+        if np.ptp(weights) == 0 and hop < n_fft and n_fft % hop == 0 and n_fft // hop <= most:
+            weights = weights[:hop]
+            columns += n_fft // hop - 1
+        # Channels of one sample: its features do not depend, in no digit, on those beside it.
+        group = _even(signals.shape[1], max(1, _GROUPED // (n_fft * columns)))
+        floor = np.asarray([self.floor if self.features == "log_parts" else self.floor**2])
+        arrays = [array.astype(signals.dtype) for array in (weights, roots, floor)]
+        return *arrays, (hop, frames, group, most), n_fft * (group * columns + 2)
 
     def _write(self, xp: Any, frames: Array, out: Array, start: int, stop: int) -> None:
         """Write the features of some samples: (samples, parts, channels, frequencies, frames)."""
         spectra, own = self._spectra(xp, frames[start:stop, ...]), out[start:stop, ...]
-        if self.features == "log_parts" and is_numpy_array(own):
-            least = np.asarray([self.floor], dtype=own.dtype)
-            parts = spectra.view(own.dtype).reshape(*spectra.shape[:2], -1)
-            log_parts_of(parts, own.reshape(*own.shape[:3], -1), least)
-            return
         for k, part in enumerate(self._parts(xp, spectra)):
             own[:, k, ...] = part
 
@@ -219,3 +258,19 @@ class STFT(SignalStep):
             return [xp.log(power + self.floor**2)]
         parts = (xp.real(spectra), xp.imag(spectra))
         return [xp.log(xp.abs(part) + self.floor) for part in parts]
+
+
+def _write_logarithms(
+    signals: np.ndarray, out: np.ndarray, plan: tuple[Any, ...], start: int, stop: int
+) -> None:
+    """Write the features of some samples: (samples, parts, channels, frequencies * frames)."""
+    weights, roots, floor, sizes, size = plan
+    # Of one type, whatever was given.
+    own = np.require(signals[start:stop], requirements=["C", "A", "W", "E"])
+    scratch = np.empty((5, size), own.dtype)
+    log_spectra(own, weights, roots, floor, sizes, scratch, out[start:stop])
+
+
+def _even(n: int, most: int) -> int:
+    """Return the size of parts of n items that have at most some, and nearly all the same."""
+    return -(-n // max(1, -(-n // most)))
