@@ -44,6 +44,7 @@ SETTLED = 1e-6
 _CURVED = 3e-3
 _TRUSTED = 0.5
 _MOST_LOOKS = 10
+_TINY = np.finfo(np.float64).tiny
 # Cells whose loss is computed at a time: they stay in the processor's memory.
 _CACHED = 1 << 16
 
@@ -210,7 +211,7 @@ def settle(
         is_near = moved <= _TRUSTED  # which is False of NaN
         lost += active[~is_near].tolist()
         a[active[is_near]] = new[is_near]
-        following = moved * np.minimum(moved / last[active], 1.0)
+        following = moved * moved / np.maximum(np.maximum(last[active], moved), _TINY)
         is_done = is_near & (following <= 0.1 * SETTLED) & ~is_curved[active]
         is_curved[active], last[active] = moved > _CURVED, moved
         active = active[is_near & ~is_done]

@@ -67,7 +67,6 @@ _FIRST_CELLS = 1 << 11
 _MANY_CELLS = 1 << 14
 # The last step, as a part of the row, on some cells, and between two looks at all cells: what is
 # left after a Newton step is about its square.
-_ROUGHLY = 1e-3
 _NEARLY = 1e-3
 # A row that some cells make so much larger has its best coefficients at infinity, or they mislead.
 _FLIGHT = 1e3
@@ -477,7 +476,7 @@ class EntrySamples(Samples):
             return minimize_rows(self, start, rules)
         first, fled = start, np.zeros(len(start), bool)
         if not is_near:
-            first, _ = minimize_rows(self, start, rules, _ROUGHLY)
+            first, _ = minimize_rows(self, start, rules, _NEARLY)
             fled = ~(_sizes(first) <= _FLIGHT * _sizes(start)) & (_sizes(start) > 0)
             first = np.where(fled[:, None], start, first)
 
