@@ -107,6 +107,22 @@ def test_the_objective_never_rises(seed, rank, weights, costs, scale, sharpness)
     assert all((factor >= 0).all() for factor in model.factors_)
 
 
+@pytest.mark.parametrize("epsilon", [10.0, 1e3, 1e6])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.filterwarnings("ignore::polyad.exceptions.DataWarning")
+def test_any_epsilon_goes_with_full_sharpness(epsilon, dtype):
+    """Where marginals follow the model almost wholly, the bound is lowest far out of range."""
+    X, _ = twin.small_data()
+    model = WassersteinCP(2, epsilon=epsilon, sharpness=1.0, marginal_penalty=1.0, random_state=0)
+    objective = np.array(model.fit(X.astype(dtype)).history_.objective)
+    rounding = 3 * X.sum() * np.finfo(dtype).eps * epsilon
+    assert (np.diff(objective) <= rounding).all()
+    assert all(np.isfinite(factor).all() for factor in model.factors_)
+    # That of no model at all: it costs more to put mass where no fibre is.
+    assert model.status_ is Status.CONVERGED
+    assert model.objective_ <= 3 * X.sum() * (1 + 8 * np.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize(
     ("epsilon", "penalty", "scale"), [(1.0, 1.0, 1.0), (0.05, 1e-3, 1.0), (0.05, 1.0, 1e-12)]
 )

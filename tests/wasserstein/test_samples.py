@@ -71,7 +71,7 @@ def test_samples_are_solved_for_in_batches_where_memory_is_short(fitted, monkeyp
 
     monkeypatch.setattr(solver, "_solve_batch", counted)
     # Of 20 x 6 x 5 cells; the costs and the factors take most of this.
-    short = clone(model).set_params(memory_limit=2.2e-5, max_iter=1).fit(coo_array(X))
+    short = clone(model).set_params(memory_limit=2.27e-5, max_iter=1).fit(coo_array(X))
     short.factors_, short.weights_ = model.factors_, model.weights_
     sizes.clear()
     np.testing.assert_allclose(short.transform(coo_array(X)), expected, rtol=1e-7, atol=1e-12)

@@ -93,26 +93,39 @@ def sweeps(X, factors, costs, weights, inner_iter):
             below = model_of(factors) ** (1 - follow)
             ratio = unfold(np.divide(total, below, out=np.zeros_like(below), where=below > 0), mode)
             step = ratio @ khatri_rao(others) / X.ndim / np.prod([f.sum(axis=0) for f in others], 0)
-            factors[mode] = factors[mode] * step ** (1 / (1 - follow))
+            factors[mode] = factors[mode] * step * (step ** (follow / (1 - follow))).clip(0.1, 10)
     return factors
+
+
+def balanced(factors):
+    """Return factors of the same model, the columns of a component equally long in all modes."""
+    lengths = [np.linalg.norm(factor, axis=0) for factor in factors]
+    common = np.prod(lengths, axis=0) ** (1 / len(factors))
+    return [factor * common / length for factor, length in zip(factors, lengths, strict=True)]
 
 
 def iterations(X, factors, costs, weights, inner_iter, n_iter):
     """Return the factors after some iterations, with the objective before each and at the end."""
-    momentum, gain = 0.5, 0.0
+    factors = last = balanced(factors)
+    power, age, gain = 1.0, 0, 0.0
     found = [objective(X, factors, costs, *weights)]
     for _ in range(n_iter):
-        swept = sweeps(X, factors, costs, weights, inner_iter)
-        # What is zero stays zero.
-        pairs = zip(swept, factors, strict=True)
-        more = [(new / np.where(old > 0, old, 1)) ** momentum for new, old in pairs]
-        farther = [new * np.clip(power, 0.1, 10) for new, power in zip(swept, more, strict=True)]
+        swept = balanced(sweeps(X, factors, costs, weights, inner_iter))
+        age += 1
+        farther = []
+        for new, old, before in zip(swept, factors, last, strict=True):
+            # What is zero stays zero.
+            again = (new / np.where(old > 0, old, 1)) ** power
+            momentum = (new / np.where(before > 0, before, 1)) ** (age / (age + 5))
+            farther.append(new * np.clip(again.clip(0.1, 10) * momentum.clip(0.1, 10), 0.1, 10))
+        farther = balanced(farther)
         ends = [objective(X, end, costs, *weights) for end in (farther, swept)]
         is_good = found[-1] - ends[0] > 0.1 * gain
+        last = swept
         if not is_good and ends[0] >= ends[1]:
-            factors, momentum = swept, momentum / 2
+            factors, power, age = swept, power / 2, 0
         else:
-            factors, momentum = farther, min(1.4 * momentum, 4.0) if is_good else momentum
+            factors, power = farther, min(1.4 * power, 1.0) if is_good else power
         found.append(ends[0] if factors is farther else ends[1])
         gain = found[-2] - found[-1]
     return factors, found

@@ -172,10 +172,10 @@ class CompleteProblem(Problem):
             for mode in group:
                 if mode in fixed_modes:
                     continue
-                rhs = contraction.mttkrp(factors, mode)
-                factors[mode] = rule.solve(_gram(factors, mode), rhs, factors[mode], mode)
-                last = mode
-        return self._residual(factors, rhs, factors[last])
+                rhs, normal = contraction.mttkrp(factors, mode), _gram(factors, mode)
+                factors[mode] = rule.solve(normal, rhs, factors[mode], mode)
+                last = factors[mode]
+        return self._residual(normal, rhs, last)
 
     def minimizer(self, factors: Sequence[Array], mode: int, rule: UpdateRule) -> Array:
         """Return the best factor of one mode."""
@@ -184,7 +184,7 @@ class CompleteProblem(Problem):
 
     def residual(self, factors: Sequence[Array]) -> float:
         """Return ``|X|² - 2 <X, model> + |model|²``."""
-        return self._residual(factors, self.tensor.mttkrp(factors, 0), factors[0])
+        return self._residual(_gram(factors, 0), self.tensor.mttkrp(factors, 0), factors[0])
 
     def pull(self, factors: Sequence[Array]) -> Callable[[Sequence[Array], int], Array]:
         """As for every problem; the part of the model needs no more than the factors."""
@@ -198,13 +198,15 @@ class CompleteProblem(Problem):
 
     def fit_samples(self, factors: Sequence[Array], rule: UpdateRule) -> tuple[Array, float]:
         """As for every problem, in one pass over the data."""
-        rhs = self.tensor.mttkrp(factors, 0)
-        rows = rule.solve(_gram(factors, 0), rhs, factors[0], 0)
-        return rows, self._residual([rows, *factors[1:]], rhs, rows)
+        rhs, normal = self.tensor.mttkrp(factors, 0), _gram(factors, 0)
+        rows = rule.solve(normal, rhs, factors[0], 0)
+        return rows, self._residual(normal, rhs, rows)
 
-    def _residual(self, factors: Sequence[Array], rhs: Array, factor: Array) -> float:
-        inner = float(namespace_of(rhs).sum(double(rhs) * double(factor)))
-        model = _norm_squared(factors)
+    def _residual(self, normal: Array, rhs: Array, factor: Array) -> float:
+        """Return the squared residual from the normal equations of a mode and its factor."""
+        xp, wide = namespace_of(rhs), double(factor)
+        inner = float(xp.sum(double(rhs) * wide))
+        model = float(xp.sum(normal * gram_product([wide])))
         residual = self.norm_squared - 2.0 * inner + model
         if not math.isfinite(residual):
             return math.nan
@@ -366,8 +368,3 @@ def _normal_matrices(mask: DenseTensor, factors: Sequence[Array], mode: int) -> 
 def _gram(factors: Sequence[Array], mode: int) -> Array:
     """Return the normal matrix of a mode; its small eigenvalues need double precision."""
     return gram_product([double(factor) for factor in factors], mode)
-
-
-def _norm_squared(factors: Sequence[Array]) -> float:
-    wide = [double(factor) for factor in factors]
-    return float(namespace_of(wide[0]).sum(gram_product(wide)))

@@ -79,9 +79,9 @@ class MomentProblem(CompleteProblem):
         """Return an array in the number type of moments."""
         return np.asarray(array, dtype=np.float64)
 
-    def _residual(self, factors: Sequence[Array], rhs: Array, factor: Array) -> float:
+    def _residual(self, normal: Array, rhs: Array, factor: Array) -> float:
         """Return ``|model|² - 2 <M, model>``."""
-        return float(np.sum(gram_product(factors)) - 2.0 * np.sum(rhs * factor))
+        return float(np.sum(normal * gram_product([factor])) - 2.0 * np.sum(rhs * factor))
 
 
 class PositiveProblem(MomentProblem):

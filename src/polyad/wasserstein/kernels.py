@@ -34,20 +34,20 @@ def add_fibres(
 
 @kernel
 def relate(marginals: NDArray[Any], model: NDArray[Any], power: float) -> None:
-    """Divide marginals by a power of the model, and make them zero where that is zero."""
+    """Divide marginals by a power of the model, and make them zero where that is out of range."""
     n, m = model.shape
     exponent = -model.dtype.type(power)
     for j in range(n):
         for i in range(m):
             divisor = model[j, i]
+            scale = fast_exp(exponent * fast_log(divisor))
             # The product is a zero of its type.
-            scale = fast_exp(exponent * fast_log(divisor)) if divisor > 0 else 0 * divisor
-            marginals[j, i] *= scale
+            marginals[j, i] *= scale if divisor > 0 and scale < np.inf else 0 * divisor
 
 
 @part
 def divide_into(above: NDArray[Any], below: NDArray[Any], power: float) -> None:
-    """Replace ``below``, which is not negative, by ``above / below^power``, and by zero where zero.
+    """Replace ``below``, which is not negative, by ``above / below^power``, or zero out of range.
 
     In place: only then the compiler sees that it may use vectors.
     """
@@ -57,7 +57,8 @@ def divide_into(above: NDArray[Any], below: NDArray[Any], power: float) -> None:
         for i in range(m):
             divisor = below[j, i]
             inverse = fast_exp(exponent * fast_log(divisor))
-            below[j, i] = above[j, i] * inverse if divisor > 0 else 0 * divisor
+            is_known = divisor > 0 and inverse < np.inf
+            below[j, i] = above[j, i] * inverse if is_known else 0 * divisor
 
 
 @kernel
@@ -158,7 +159,8 @@ def add_nonzero_ratios(
         model = 0.0
         for r in range(rank):
             model += others[r] * rows[own, r]
-        if model > 0:
-            ratio = marginals[p] * fast_exp(-power * fast_log(model))
+        inverse = fast_exp(-power * fast_log(model))
+        if model > 0 and inverse < np.inf:
+            ratio = marginals[p] * inverse
             for r in range(rank):
                 out[target, r] += ratio * others[r]

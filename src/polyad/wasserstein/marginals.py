@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 _MAX_PARTS = 8
 # The fewest numbers of the dense tensor, and nonzeros, that are worth a part of their own.
 _MIN_CELLS, _MIN_NONZEROS = 1 << 15, 1 << 13
+# No entry is changed by more than this factor beyond what it is where marginals are held. On the
+# way to its minimum the bound only falls, and with f close to one that is out of all range.
+_MAX_CHANGE = 10.0
 
 
 class Marginals(ABC):
@@ -219,7 +222,10 @@ def updated_factor(
     """Return the factor of a mode after one multiplicative update."""
     masses = component_masses([factor for k, factor in enumerate(factors) if k != mode])
     ratio = marginals.numerator(factors, mode) * inverse_masses(len(factors) * masses)
-    factor: NDArray[np.float64] = factors[mode] * ratio ** (1.0 / (1.0 - marginals.follow))
+    with np.errstate(over="ignore", under="ignore"):
+        beyond = ratio ** (marginals.follow / (1.0 - marginals.follow))
+    bounded = np.clip(beyond, 1.0 / _MAX_CHANGE, _MAX_CHANGE)
+    factor: NDArray[np.float64] = factors[mode] * ratio * bounded
     return factor
 
 

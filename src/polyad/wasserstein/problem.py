@@ -57,9 +57,9 @@ _BLOCK_SIZE = 1 << 16
 _BYTES_PER_PAIR = 8 + 2 * 8 + 4
 # A nonzero in the fibres of a mode, with its potential before and after, and as a fibre of its own.
 _BYTES_PER_NONZERO = 8 + 8 + 3 * 8 + 2 * 8
-# Factors of an iteration: before, after, balanced, in the type of the data, transposed, and a
-# numerator.
-_FACTOR_COPIES = 6
+# Factors of an iteration: before, after, balanced, in the type of the data, transposed, a
+# numerator, and where the sweeps before ended.
+_FACTOR_COPIES = 7
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ Problem
 Update
     The transports of all modes to the model as it is; then a few sweeps of multiplicative updates
     over the factors (see ``marginals``), mode 0, the samples, last. Both lower the objective or
-    leave it, if the transports are exact. What the sweeps changed is then done again to a power,
-    the momentum, which grows while that lowers the objective as well as the steps before; where it
-    does not, the sweeps alone are taken if they are better, and the momentum is halved.
+    leave it, if the transports are exact. What the sweeps changed is then done again, and so is,
+    to a power that grows from step to step, what changed since the sweeps of the step before
+    (Nesterov's momentum, in the logarithms). Where that does not lower the objective as well as the
+    steps before, the sweeps alone are taken if they are better, and the momentum begins anew.
 Stopping
     The driver's: relative change of the objective, which is known in closed form.
 Cost per iteration
@@ -51,10 +52,12 @@ if TYPE_CHECKING:
 
 # The objective is a difference of sums as large as the mass of the data.
 _ROUNDING = {"float32": 2.0**-20, "float64": 2.0**-44}
-# The power to which a step is done again: at first, at most, and how it grows; no entry is changed
-# by more than this factor. A step that lowers the objective by less than this part of what the one
-# before did is compared with the sweeps alone: it may be at the other side of a valley.
-_MOMENTUM, _MAX_MOMENTUM, _GROWTH = 0.5, 4.0, 1.4
+# A step is done again to a power of at most one, which is halved where that fails and then grows.
+# What changed since the step before is done again to the power k / (k + 5) in the k-th step of a
+# run; no entry is changed by more than this factor. A step that lowers the objective by less than
+# this part of what the one before did is compared with the sweeps alone: it may be at the other
+# side of a valley.
+_GROWTH, _LAG = 1.4, 5.0
 _MAX_CHANGE = 10.0
 _POOR_PART = 0.1
 # Rows of samples: a round is so many transports, each with so many sweeps; a row is left after a
@@ -71,8 +74,12 @@ class WassersteinState:
 
     factors: list[Array]
     potentials: list[Array]
-    #: The power of the next extrapolation, and by how much the last step lowered the objective.
-    momentum: float = _MOMENTUM
+    #: Where the sweeps of the last step ended.
+    swept: list[Array]
+    #: The power to which the next step is done again, the steps since the momentum began, and by
+    #: how much the last step lowered the objective.
+    power: float = 1.0
+    age: int = 0
     gain: float = 0.0
 
 
@@ -103,8 +110,8 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
 
     def init(self, factors: Sequence[Array]) -> WassersteinState:
         """Return the state of given factors."""
-        own = [self.problem.asarray(factor) for factor in factors]
-        return WassersteinState(balance(own, self.free_modes), self.problem.cold_potentials())
+        own = balance([self.problem.asarray(factor) for factor in factors], self.free_modes)
+        return WassersteinState(own, self.problem.cold_potentials(), own)
 
     def step(self, state: WassersteinState) -> WassersteinState:
         """Return the state after the transports, some sweeps over the factors and more of that."""
@@ -113,27 +120,30 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
         for _ in range(self.inner_iter):
             for mode in self.free_modes:
                 swept[mode] = updated_factor(found.marginals, swept, mode)
-        before, potentials = found.objective, found.potentials
+        objective, potentials = found.objective, found.potentials
         # The next evaluation has marginals of its own: these are not held beside them.
         self._latest = None
         del found
-        plain = WassersteinState(balance(swept, self.free_modes), potentials)
+        swept = balance(swept, self.free_modes)
+        plain = WassersteinState(swept, potentials, swept)
         if not self.extrapolates:
             return plain
+        age = state.age + 1
+        inertia = age / (age + _LAG)
         farther = [
-            new * _powers(new, old, state.momentum)
-            for new, old in zip(swept, state.factors, strict=True)
+            _farther((new, old, before), (state.power, inertia))
+            for new, old, before in zip(swept, state.factors, state.swept, strict=True)
         ]
-        more = WassersteinState(balance(farther, self.free_modes), potentials)
-        momentum = min(_GROWTH * state.momentum, _MAX_MOMENTUM)
-        gain = before - self._evaluation(more).objective
+        more = replace(plain, factors=balance(farther, self.free_modes), age=age)
+        power = min(_GROWTH * state.power, 1.0)
+        gain = objective - self._evaluation(more).objective
         if not gain > _POOR_PART * state.gain:
             self._latest = None
-            less = before - self._evaluation(plain).objective
+            less = objective - self._evaluation(plain).objective
             if not gain > less:
-                return self._renamed(replace(plain, momentum=state.momentum / 2, gain=less))
-            momentum = state.momentum
-        return self._renamed(replace(more, momentum=momentum, gain=gain))
+                return self._renamed(replace(plain, power=state.power / 2, gain=less))
+            power = state.power
+        return self._renamed(replace(more, power=power, gain=gain))
 
     def _renamed(self, state: WassersteinState) -> WassersteinState:
         """Return a state; what was found last is of it if it has the same factors."""
@@ -167,7 +177,8 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
         """Bring the arrays of a checkpoint to the layout that kernels need."""
         factors = [self.problem.asarray(factor) for factor in state.factors]
         potentials = [self.problem.asarray(potential) for potential in state.potentials]
-        return replace(state, factors=factors, potentials=potentials)
+        swept = [self.problem.asarray(factor) for factor in state.swept]
+        return replace(state, factors=factors, potentials=potentials, swept=swept)
 
     def _evaluation(self, state: WassersteinState) -> Evaluation:
         if self._latest is None or self._latest[0] is not state:
@@ -176,11 +187,15 @@ class WassersteinSolver(FactorSolver[WassersteinState]):
         return self._latest[1]
 
 
-def _powers(new: Array, old: Array, power: float) -> NDArray[np.float64]:
-    """Return ``(new / old)^power`` within bounds, and one where there was nothing."""
-    ratio = np.divide(new, old, out=np.ones_like(new), where=old > 0)
-    bounded: NDArray[np.float64] = np.clip(ratio**power, 1.0 / _MAX_CHANGE, _MAX_CHANGE)
-    return bounded
+def _farther(ends: tuple[Array, Array, Array], powers: tuple[float, float]) -> NDArray[np.float64]:
+    """Return ``new (new / old)^p (new / before)^q`` within bounds, where there was something."""
+    new, *others = ends
+    least, change = 1.0 / _MAX_CHANGE, np.ones_like(new)
+    for old, power in zip(others, powers, strict=True):
+        ratio = np.divide(new, old, out=np.ones_like(new), where=old > 0)
+        change = np.clip(change * np.clip(ratio**power, least, _MAX_CHANGE), least, _MAX_CHANGE)
+    farther: NDArray[np.float64] = new * change
+    return farther
 
 
 class SampleRowsSolver(WassersteinSolver):
@@ -243,7 +258,8 @@ def _solve_batch(problem: TransportProblem, others: Sequence[Array]) -> NDArray[
     left = np.arange(len(rows))
     for _ in range(_MAX_ROUNDS):
         solver = SampleRowsSolver(part)
-        state = WassersteinState([rows[left], *own], potentials)
+        factors = [rows[left], *own]
+        state = WassersteinState(factors, potentials, factors)
         result = run(solver, begin(solver, state), FitOptions(max_iter=_ROUND_LENGTH, tol=0.0))
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt

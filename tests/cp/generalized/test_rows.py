@@ -182,6 +182,15 @@ def test_few_looks_at_all_cells_find_the_minimum(name, monkeypatch):
     np.testing.assert_allclose(part, quick[3:5], atol=1e-9 * size)
 
 
+def test_rows_that_do_not_move_are_settled():
+    problem, others = few_entries("bernoulli-odds")
+    cells = all_cells.AllCells(problem.loss, others)
+    start = np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]])
+    found, unsettled = all_cells.settle(cells, start, lambda _zeros, _rows, begun: begun)
+    np.testing.assert_array_equal(found, start)
+    assert unsettled.size == 0
+
+
 @pytest.mark.parametrize(("constant", "value"), [("_MOST_LOOKS", 1), ("_TRUSTED", 0.0)])
 def test_rows_that_do_not_settle_are_found_by_newton(constant, value, monkeypatch):
     problem, others = few_entries("bernoulli-logit")

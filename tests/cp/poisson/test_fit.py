@@ -233,6 +233,17 @@ def test_warm_start_goes_on():
         model.fit(X[:5])
 
 
+def test_one_component_is_the_product_of_the_margins_from_one_start():
+    X = np.random.default_rng(0).poisson(1.0, (6, 5, 4)).astype(float)
+    model = PoissonCP(1, tol=1e-12, random_state=0).fit(X)
+    margins = [X.sum(axis=tuple({0, 1, 2} - {mode})) for mode in range(3)]
+    expected = np.einsum("i,j,k->ijk", *margins) / X.sum() ** 2
+    np.testing.assert_allclose(model.kruskal_.to_dense(), expected, rtol=1e-9)
+    assert [start["kind"] for start in model.history_.starts] == ["svd"]
+    X[0, 0, 0] = np.nan  # where cells are missing, there may be several minima
+    assert len(PoissonCP(1, random_state=0).fit(X).history_.starts) == 3
+
+
 def test_more_starts_are_not_worse():
     one = PoissonCP(3, random_state=0).fit(X)
     many = PoissonCP(3, random_state=0, n_init=4).fit(X)

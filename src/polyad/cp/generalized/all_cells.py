@@ -11,14 +11,15 @@ then :math:`S` is replaced by :math:`g \cdot (b - a) + \tfrac12 (b - a)^\top H (
 coefficients :math:`a`, the stored entries are kept as they are, and the minimum :math:`b` of both
 is the next :math:`a`. While a row still moves much, one look in single precision gives
 :math:`g` and :math:`H`. Then :math:`H` is kept and :math:`g` is taken in double precision: each
-look multiplies the error by the part of the curvature that :math:`H` misses, which is small. So a
-row that has moved by less than ``SETTLED`` of its size is closer than that to its minimum. Rows
-that do not settle are left to Newton's method.
+look multiplies the error by the part of the curvature that :math:`H` misses, which is small and
+about the ratio of the last two moves. A row of which the next move would be less than a tenth of
+``SETTLED`` of its size is closer than that to its minimum. Rows that do not settle are left to
+Newton's method.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -37,25 +38,31 @@ if TYPE_CHECKING:
 
     Matrix = NDArray[np.float64]
 
-#: A row that moves by less than this part of its size is done.
+#: A row that is closer to its minimum than this part of its size is done.
 SETTLED = 1e-6
 # By more than this, and the curvature has changed too; by more than this, and it says nothing.
-_CURVED = 1e-3
+_CURVED = 3e-3
 _TRUSTED = 0.5
 _MOST_LOOKS = 10
+_TINY = np.finfo(np.float64).tiny
 # Cells whose loss is computed at a time: they stay in the processor's memory.
-_CACHED = 1 << 15
+_CACHED = 1 << 16
 
 
 def pairs(products: Matrix) -> Matrix:
     """Return the products of all pairs of columns, each pair once."""
-    left, right = np.tril_indices(products.shape[1])
+    left, right = _places_of_pairs(products.shape[1])
     return products[:, left] * products[:, right]
+
+
+@lru_cache(maxsize=8)
+def _places_of_pairs(n_components: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    return np.tril_indices(n_components)
 
 
 def unpacked(packed: Matrix, n_components: int) -> Matrix:
     """Turn sums of pairs into symmetric matrices."""
-    left, right = np.tril_indices(n_components)
+    left, right = _places_of_pairs(n_components)
     full = np.empty((len(packed), n_components, n_components))
     full[:, left, right] = packed
     full[:, right, left] = packed
@@ -181,28 +188,32 @@ class QuadraticZeros:
 
 @np.errstate(all="ignore")  # what is not finite is not settled
 def settle(
-    cells: AllCells, start: Matrix, minimize: Callable[[QuadraticZeros, Matrix], Matrix]
+    cells: AllCells,
+    start: Matrix,
+    minimize: Callable[[QuadraticZeros, NDArray[Any], Matrix], Matrix],
 ) -> tuple[Matrix, NDArray[Any]]:
     """Return the coefficients of rows, and those rows of which they are not the minimum yet.
 
-    ``minimize`` returns the best coefficients for given quadratics, from some to begin with.
+    ``minimize`` returns the best coefficients of some rows for given quadratics, from some to
+    begin with.
     """
     a, zeros = start.copy(), QuadraticZeros(cells, len(start))
     active = np.arange(len(a))
-    is_curved = np.ones(len(a), bool)
+    is_curved, last = np.ones(len(a), bool), np.ones(len(a))
     lost: list[int] = []
     for _ in range(_MOST_LOOKS):
         for curved in (True, False):
             rows = active[is_curved[active] == curved]
             zeros.look(rows, a[rows], curved=curved)
-        new = minimize(zeros, a)[active]
+        new = minimize(zeros, active, a[active])
         size = np.maximum(np.max(np.abs(new), axis=1), np.max(np.abs(a[active]), axis=1))
         moved = np.max(np.abs(new - a[active]), axis=1) / np.where(size > 0, size, 1.0)
         is_near = moved <= _TRUSTED  # which is False of NaN
         lost += active[~is_near].tolist()
         a[active[is_near]] = new[is_near]
-        is_done = is_near & (moved <= SETTLED) & ~is_curved[active]
-        is_curved[active] = moved > _CURVED
+        following = moved * moved / np.maximum(np.maximum(last[active], moved), _TINY)
+        is_done = is_near & (following <= 0.1 * SETTLED) & ~is_curved[active]
+        is_curved[active], last[active] = moved > _CURVED, moved
         active = active[is_near & ~is_done]
         if not active.size:
             break

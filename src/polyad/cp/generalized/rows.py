@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from copy import copy
+from dataclasses import replace
 from functools import cached_property, partial
 from math import ceil, isfinite, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -66,8 +67,7 @@ _FIRST_CELLS = 1 << 11
 _MANY_CELLS = 1 << 14
 # The last step, as a part of the row, on some cells, and between two looks at all cells: what is
 # left after a Newton step is about its square.
-_ROUGHLY = 1e-3
-_NEARLY = 1e-6
+_NEARLY = 1e-3
 # A row that some cells make so much larger has its best coefficients at infinity, or they mislead.
 _FLIGHT = 1e3
 # Numbers in the table of pairs of components of a mode.
@@ -407,6 +407,24 @@ def _slope_at_zero(loss: Loss) -> float:
     return at_zero if abs(near - at_zero) <= 0.1 * abs(at_zero) else 0.0
 
 
+class EntryBlock(NamedTuple):
+    """Some entries of some rows, which are counted from zero."""
+
+    place: Any
+    """Where they are stored."""
+    present: NDArray[Any]
+    """The rows, and where each begins among the entries."""
+    first: NDArray[Any]
+    long: list[tuple[Any, Any, Any]]
+    """The rows of many entries, with the first and the last of these."""
+    few: NDArray[Any]
+    """The entries of the other rows, and their rows."""
+    of: NDArray[Any]
+    short: NDArray[Any]
+    """The other rows, and where each begins among their entries."""
+    begins: NDArray[Any]
+
+
 class EntrySamples(Samples):
     """Samples of sparse data.
 
@@ -458,21 +476,22 @@ class EntrySamples(Samples):
             return minimize_rows(self, start, rules)
         first, fled = start, np.zeros(len(start), bool)
         if not is_near:
-            first, _ = minimize_rows(self, start, rules, _ROUGHLY)
+            first, _ = minimize_rows(self, start, rules, _NEARLY)
             fled = ~(_sizes(first) <= _FLIGHT * _sizes(start)) & (_sizes(start) > 0)
             first = np.where(fled[:, None], start, first)
-        a, unsettled = settle(
-            cells,
-            first,
-            lambda zeros, begun: minimize_rows(self._with(zeros), begun, rules, _NEARLY)[0],
-        )
+
+        def minimize(zeros: QuadraticZeros, chosen: NDArray[Any], begun: Matrix) -> Matrix:
+            source, own = self._with(zeros), replace(rules, ridge=rules.ridge[chosen])
+            return minimize_rows(_SomeRows(source, chosen), begun, own, _NEARLY)[0]
+
+        a, unsettled = settle(cells, first, minimize)
         a[fled] = start[fled]
         unsettled = np.union1d(unsettled, np.flatnonzero(fled))
         if unsettled.size:
             slow = self._with(ZeroTerm(self._loss, Basis.of(self._others)))
-            for k in unsettled:  # one by one: they take memory for all of their cells
-                own = Rules(rules.lower, rules.ridge[k], rules.is_convex)
-                a[k] = minimize_rows(_OneRow(slow, k), a[k : k + 1], own)[0][0]
+            for k in unsettled[:, None]:  # one by one: they take memory for all of their cells
+                own = replace(rules, ridge=rules.ridge[k])
+                a[k] = minimize_rows(_SomeRows(slow, k), a[k], own)[0]
         sums = np.full(len(a), np.nan)
         if judged:
             stored = self._with(QuadraticZeros(cells, len(a)))
@@ -500,34 +519,57 @@ class EntrySamples(Samples):
                 rows.gradient += self._pull[index]
                 return rows
         packed = np.zeros((n_rows, rank * (rank + 1) // 2))
-        counts = np.diff(self._starts)[index]
-        row = np.repeat(np.arange(n_rows), counts)
-        place = np.repeat(self._starts[:-1][index] - (np.cumsum(counts) - counts), counts)
-        place = place + np.arange(place.size)
-        step = max(1, _PAIRS // packed.shape[1])
-        for block in as_slices(cut(place.size, step)):
-            of = row[block]
-            own, loss, slope, curved = self._entries(place[block], of, a)
+        whole = index.size == self.n_rows
+        for block in self._whole if whole else self._blocks(index):
+            products = self._products
+            own = self._products_at(block.place) if products is None else products[block.place]
+            model = np.empty(len(own))
+            for k, begin, end in block.long:
+                np.dot(own[begin:end], a[k], out=model[begin:end])
+            few = own[block.few]
+            model[block.few] = np.einsum("pr,pr->p", few, a[block.of])
+            loss, slope, curved = self._terms(self._values[block.place], model)
             is_bent = bool(curved.any())
-            first = np.flatnonzero(np.diff(of, prepend=-1))
-            present = of[first]
-            rows.value[present] += np.add.reduceat(loss, first)
-            for k, begin, end in zip(present, first, [*first[1:], of.size], strict=True):
-                if counts[k] >= _LONG_ROW:
-                    part = own[begin:end]
-                    rows.gradient[k] += slope[begin:end] @ part
-                    if is_bent:
-                        rows.hessian[k] += (curved[begin:end, None] * part).T @ part
-            few = np.flatnonzero(counts[of] < _LONG_ROW)
-            if few.size:
-                begins = np.flatnonzero(np.diff(of[few], prepend=-1))
-                short, part = of[few[begins]], own[few]
-                rows.gradient[short] += np.add.reduceat(slope[few, None] * part, begins, axis=0)
+            rows.value[block.present] += np.add.reduceat(loss, block.first)
+            for k, begin, end in block.long:
+                part = own[begin:end]
+                rows.gradient[k] += slope[begin:end] @ part
                 if is_bent:
-                    bent = curved[few, None] * pairs(part)
-                    packed[short] += np.add.reduceat(bent, begins, axis=0)
+                    rows.hessian[k] += (curved[begin:end, None] * part).T @ part
+            if few.size:
+                pull = slope[block.few, None] * few
+                rows.gradient[block.short] += np.add.reduceat(pull, block.begins, axis=0)
+                if is_bent:
+                    bent = curved[block.few, None] * pairs(few)
+                    packed[block.short] += np.add.reduceat(bent, block.begins, axis=0)
         rows.hessian += unpacked(packed, rank)
         return rows
+
+    @cached_property
+    def _whole(self) -> list[EntryBlock]:
+        """The blocks of all rows, which most steps need."""
+        return list(self._blocks(np.arange(self.n_rows)))
+
+    def _blocks(self, index: NDArray[Any]) -> Iterator[EntryBlock]:
+        """Cut the entries of some rows into blocks of a bounded number of pairs."""
+        rank = self._others[0].shape[1]
+        counts = np.diff(self._starts)[index]
+        row = np.repeat(np.arange(index.size), counts)
+        place = np.repeat(self._starts[:-1][index] - (np.cumsum(counts) - counts), counts)
+        place = place + np.arange(place.size)
+        step = max(1, 2 * _PAIRS // (rank * (rank + 1)))
+        for block in as_slices(cut(place.size, step)):
+            of = row[block]
+            first = np.flatnonzero(np.diff(of, prepend=-1))
+            present, ends = of[first], [*first[1:], of.size]
+            bounds = zip(present, first, ends, strict=True)
+            long = [(k, begin, end) for k, begin, end in bounds if counts[k] >= _LONG_ROW]
+            few = np.flatnonzero(counts[of] < _LONG_ROW)
+            begins = np.flatnonzero(np.diff(of[few], prepend=-1))
+            short = of[few[begins]]
+            whole = index.size == self.n_rows
+            at: Any = slice(block.start, block.stop) if whole else place[block]
+            yield EntryBlock(at, present, first, long, few, of[few], short, begins)
 
     @cached_property
     def _pull(self) -> Matrix:
@@ -540,21 +582,11 @@ class EntrySamples(Samples):
             sums[k] = -self._values[place] @ products
         return sums
 
-    def _entries(
-        self, place: NDArray[Any], row: NDArray[Any], a: Matrix
-    ) -> tuple[Matrix, Matrix, Matrix, Matrix]:
-        """Return the products of some entries, and what they add to the sums of their rows."""
-        if self._products is None:
-            products = self._products_at(place)
-        else:
-            whole = place.size == len(self._products)
-            products = self._products if whole else self._products.take(place, axis=0)
-        model = np.einsum("pr,pr->p", products, a.take(row, axis=0))
-        x = self._values[place]
+    def _terms(self, x: Matrix, model: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+        """Return what entries add to the sum of their row, and its derivatives in the model."""
         if self._term is not None:
-            return (products, *self._loss.beyond_zero(x, model))
-        loss, slope = self._loss.evaluate(x, model)
-        return products, loss, slope, self._loss.curvature(x, model)
+            return self._loss.beyond_zero(x, model)
+        return *self._loss.evaluate(x, model), self._loss.curvature(x, model)
 
     def _products_at(self, place: Any) -> Matrix:
         products = np.ones((self._values[place].size, self._others[0].shape[1]))
@@ -568,14 +600,13 @@ def _sizes(a: Matrix) -> Matrix:
     return sizes
 
 
-class _OneRow(RowSource):
-    """One row of many."""
+class _SomeRows(RowSource):
+    """Some rows of many."""
 
-    n_rows = 1
+    def __init__(self, source: RowSource, chosen: NDArray[Any]) -> None:
+        self._source, self._chosen = source, chosen
+        self.n_rows = chosen.size
 
-    def __init__(self, source: RowSource, row: int) -> None:
-        self._source, self._row = source, np.array([row])
-
-    def evaluate(self, _index: NDArray[Any], a: Matrix) -> Rows:
-        """Return the sum of the row."""
-        return self._source.evaluate(self._row, a)
+    def evaluate(self, index: NDArray[Any], a: Matrix) -> Rows:
+        """Return the sums of some of them."""
+        return self._source.evaluate(self._chosen[index], a)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Rows with one matrix that are swept together, side by side in memory: enough to hide how long a
 # sum waits for the one before it.
-_LANES = 32
+_LANES = 64
 
 
 @part

@@ -232,6 +232,12 @@ class PoissonCP(CPFamily):
             return init
         return given_nonnegative_start(problem, self.n_components, init)
 
+    def _kinds(self, problem: Any) -> list[str]:
+        kinds = super()._kinds(problem)
+        # One component has one minimum, the product of the margins, if every cell counts.
+        has_one_end = self.n_components == 1 and problem.observed is None
+        return kinds[:1] if has_one_end and self.n_init == "auto" else kinds
+
     def _start(self, problem: Any, kind: str, seed: int) -> list[Array]:
         make = nonnegative_svd_start if kind == "svd" else random_start
         return self._sized(problem, make(problem, self.n_components, seed))
