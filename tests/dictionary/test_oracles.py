@@ -226,6 +226,18 @@ def test_block_problems_against_brute_force(name):
     assert best == pytest.approx(found.fun, abs=1e-4)
 
 
+@pytest.mark.parametrize("modes", [(12,), (3, 4)])
+def test_losses_between_sweeps_are_known_to_a_part_of_what_these_bring(modes):
+    samples = random_samples(grid_geometry((3, 4), epsilon=0.1), 8)
+    problem = DictionaryProblem(samples, modes)
+    solver = DictionarySolver(problem, (0.001, 0.001), "dictionary")
+    state = solver.begin(problem.start(2, "samples", 0))
+    for _ in range(8):
+        before, state = state, solver.step(state)
+        exact, _ = problem.value(state.blocks, [])
+        assert exact - state.value == pytest.approx(0.0, abs=0.1 * (before.value - state.value))
+
+
 def fitted(samples, modes, rank, tau, *, max_iter=4, tol=0.0, seed=0):
     problem = DictionaryProblem(samples, modes)
     solver = DictionarySolver(problem, (tau, tau), "dictionary")

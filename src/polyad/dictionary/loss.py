@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from polyad.transport.geometry import Geometry
 
 # Numbers that a thread takes at a time.
-_BLOCK = 1 << 15
+_BLOCK = 1 << 16
 # The share of a cell below which its slope does not fall, and how far self-transport is solved.
 _LEAST_SHARE = 1e-20
 _SELF_STEPS, _SELF_PRECISION = 1000, 1e-9

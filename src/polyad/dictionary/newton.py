@@ -64,8 +64,8 @@ _PRECISION, _ROUNDING = 1e-11, 1e-14
 _ARMIJO = 1e-4
 _HALVINGS = 25
 _SHORTEST = 1e-4
-# The residual at which conjugate gradients end, as a part of the first: of losses and of blocks.
-_FORCING, _BLOCK_FORCING = 0.1, 0.5
+# The residual at which conjugate gradients end, as a part of the first, over the steps so far.
+_FORCING = 0.5
 # How mu falls after a full step and after a shorter one, the part of the gap that it ends with,
 # how near to a bound a step may go, and the least entry that a path begins with.
 _FALL, _SLOW_FALL = 0.1, 0.7
@@ -370,7 +370,7 @@ def _solved(samples: Samples, block: Block, start: Array, effort: Effort) -> tup
     rows: Any = xp.arange(start.shape[0])
     for step in range(effort.n_steps):
         mu = xp.maximum(xp.where(is_full, _FALL * mu, _SLOW_FALL * mu), least)
-        nearer = replace(effort, forcing=_BLOCK_FORCING / (1 + step))
+        nearer = replace(effort, forcing=_FORCING / (1 + step))
         path, promise, length = _follow(samples, block, path, mu, nearer)
         is_full = length > _FULL
         if block.is_separable:

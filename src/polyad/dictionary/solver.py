@@ -48,7 +48,7 @@ _BATCH_TAU = 0.1
 # The part of the loss of a batch that its atoms may miss.
 _BATCH_GAP = 1e-2
 # The part of the gap of a sweep to which the losses after it are known.
-_OF_GAP = 0.03
+_OF_GAP = 0.1
 # What a start takes from the mean of all samples, and how far its entries are from others'.
 _SHARED, _JITTER = 0.1, 0.1
 
