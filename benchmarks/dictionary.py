@@ -8,6 +8,13 @@ has its own losses in it, with that of the start; the direct one is told how man
 The direct one has the dense kernel and plain gradient steps on the duals of Algorithms 1 to 3 of
 the paper, with the step that their smoothness allows and duals that go on from block to block.
 
+A first iteration is a sweep of both with one tau: polyad's, with what its start needs, and a direct
+one of as many gradient steps as bring it to the same loss. These are longer than their smoothness
+allows, by the factor that needs the fewest on these images, one of ``PACES``: with larger ones they
+do not converge, and with one the direct iteration takes about as many times as long. The sweeps to
+one loss have a factor of one; with tau 0.01, 30 steps and a factor of 32, which was seen on these
+images, the direct ones take about a fifth of the time.
+
 The images of the sweeps are strokes, on which nothing was tuned but the goal: it is about the
 lowest loss that the direct one comes to before it rises again. polyad's settings were chosen on
 digits and on the tensors of ``experiments/wdl/proximal.py``, the tau and the number of steps of the
@@ -42,6 +49,11 @@ SMALL_SIDE, N_SMALL, RANK, SWEEP_EPSILON, TAU = 28, 500, 16, 0.01, 0.001
 # after some 7 seconds among ten pairs from 0.001 to 1 and from 20 to 400, on 40 blobs; and the most
 # sweeps.
 DIRECT_TAU, GRADIENT_STEPS, MOST_SWEEPS = 0.003, 100, 12
+# Of one direct iteration, for each tau: the multiple of the step that needs the fewest of them, and
+# how many (``--match``); and what they are searched among, with the part of what polyad's first
+# iteration lowers the loss by that the direct one may miss of it.
+ITERATIONS = {0.001: (4.0, 112), 0.01: (32.0, 10), 0.1: (64.0, 31)}
+PACES, MOST_STEPS, SAME = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0), 800, 1e-4
 # The loss that sweeps go on to, for each image.
 GOAL = 0.0016
 
@@ -153,30 +165,44 @@ def sweep_problem(X: np.ndarray) -> Any:
 
 def polyad_sweeps(data: DictionaryImages, rank: int) -> Run:
     """Return sweeps until the loss is not above the goal."""
-    return repeated(partial(_until, _own(data, rank), len(data.X) * GOAL))
+    sweep_problem(data.X)  # imports take seconds, too
+    return repeated(partial(_until, data, rank, len(data.X) * GOAL))
 
 
-def _until(sweeps: Callable[[], Iterator[Any]], goal: float) -> list[np.ndarray]:
+def _until(data: DictionaryImages, rank: int, goal: float) -> list[np.ndarray]:
     """Return the blocks of the first state whose loss is not above a goal, or of the last."""
-    for state in islice(sweeps(), 1 + MOST_SWEEPS):
+    for state in islice(_own(data, rank), 1 + MOST_SWEEPS):
         if state.value <= goal:
             break
     return list(state.blocks)
 
 
-def _own(data: DictionaryImages, rank: int) -> Callable[[], Iterator[Any]]:
-    """Return what gives polyad's states from the start on, with the time of all that they need."""
+def _own(data: DictionaryImages, rank: int, tau: float = TAU) -> Iterator[Any]:
+    """Give polyad's states from the start on, computed as its estimators do: on all threads."""
+    from polyad.core.threads import thread_limit
     from polyad.dictionary.solver import DictionarySolver
 
-    def states() -> Iterator[Any]:
+    with thread_limit(None):
         problem = sweep_problem(data.X)
-        solver = DictionarySolver(problem, (TAU, TAU), "sweep")
+        solver = DictionarySolver(problem, (tau, tau), "sweep")
         state = solver.begin(problem.start(rank, "samples", 0))
-        while True:
-            yield state
+    while True:
+        yield state
+        with thread_limit(None):
             state = solver.step(state)
 
-    return states
+
+def polyad_iteration(data: DictionaryImages, rank: int, *, tau: float) -> Run:
+    """Return the first sweep, with what the start needs."""
+    sweep_problem(data.X)  # imports take seconds, too
+    return repeated(lambda: list(next(islice(_own(data, rank, tau), 1, None)).blocks))
+
+
+def direct_iteration(
+    data: DictionaryImages, rank: int, *, tau: float, pace: float, steps: int
+) -> Run:
+    """Return the first direct sweep."""
+    return repeated(lambda: next(_direct(data, rank, tau, steps, pace)))
 
 
 def direct_sweeps(data: DictionaryImages, rank: int) -> Run:
@@ -188,35 +214,38 @@ def direct_sweeps(data: DictionaryImages, rank: int) -> Run:
 
 
 def _direct(
-    data: DictionaryImages, rank: int, tau: float = DIRECT_TAU, steps: int = GRADIENT_STEPS
+    data: DictionaryImages,
+    rank: int,
+    tau: float = DIRECT_TAU,
+    steps: int = GRADIENT_STEPS,
+    pace: float = 1.0,
 ) -> Iterator[list[np.ndarray]]:
-    """Give codes and atoms after each direct sweep."""
+    """Give codes and atoms after each direct sweep; pace multiplies the step."""
     problem = sweep_problem(data.X)
     codes, atoms = (np.ascontiguousarray(own) for own in problem.start(rank, "samples", 0))
     kernel = np.exp(problem.samples.geometry.cost_matrix() / -SWEEP_EPSILON)
     X = np.ascontiguousarray(data.X.reshape(len(data.X), -1).T)
-    dual = np.zeros_like(X)
+    sides, dual = (kernel, X), np.zeros_like(X)
     while True:
-        codes, dual = _descend(kernel, X, dual, atoms, codes, tau=tau, steps=steps)
-        atoms, dual = _descend(kernel, X, dual, codes, atoms, tau=tau * len(data.X), steps=steps)
+        of_codes, of_atoms = ((own, steps, pace) for own in (tau, tau * len(data.X)))
+        codes, dual = _descend(sides, dual, atoms, codes, of_codes)
+        atoms, dual = _descend(sides, dual, codes, atoms, of_atoms)
         yield [codes, atoms]
 
 
 def _descend(
-    kernel: np.ndarray,
-    X: np.ndarray,
+    sides: tuple[np.ndarray, np.ndarray],
     dual: np.ndarray,
     other: np.ndarray,
     origin: np.ndarray,
-    *,
-    tau: float,
-    steps: int,
+    setting: tuple[float, int, float],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes for atoms, or atoms for codes, and the dual."""
+    """Return codes for atoms, or atoms for codes, and the dual: tau, steps and pace are given."""
     from polyad.dictionary.newton import project_simplex
 
+    (kernel, X), (tau, steps, pace) = sides, setting
     of_codes = len(other) == len(X)
-    step = 1.0 / (1.0 / SWEEP_EPSILON + np.linalg.norm(other, 2) ** 2 / tau)
+    step = pace / (1.0 / SWEEP_EPSILON + np.linalg.norm(other, 2) ** 2 / tau)
 
     def recovered() -> np.ndarray:
         pull = dual.T @ other if of_codes else dual @ other
@@ -234,7 +263,7 @@ def _descend(
 def race(data: DictionaryImages, seconds: float, tau: float, steps: int) -> None:
     """Print the time of the processor that polyad needs to the losses of the direct sweeps."""
     started, curve = time.process_time(), []
-    for number, state in enumerate(_own(data, RANK)()):
+    for number, state in enumerate(_own(data, RANK)):
         took = time.process_time() - started
         curve.append((state.value, took))
         print(f"polyad after {number} sweeps: loss {state.value:.5f}, {took:.1f} s", flush=True)
@@ -252,6 +281,24 @@ def race(data: DictionaryImages, seconds: float, tau: float, steps: int) -> None
         lowest, started = loss, time.process_time()
 
 
+def match(data: DictionaryImages, tau: float) -> None:
+    """Print the steps that a direct sweep needs to the loss of polyad's, for some step sizes."""
+    start, first = (state.value for state in islice(_own(data, RANK, tau), 2))
+    goal = first + SAME * (start - first)
+    print(f"tau {tau}: polyad's loss from {start:.4f} to {first:.4f}", flush=True)
+    for pace in PACES:
+        fewest, most, steps = 0, None, 25
+        while steps <= MOST_STEPS and (most is None or most - fewest > max(1, most // 20)):
+            loss = data.error_of(next(_direct(data, RANK, tau, steps, pace)))
+            print(f"pace {pace}, {steps} steps: {loss:.4f}", flush=True)
+            if loss is not None and loss <= goal:
+                most = steps
+            else:
+                fewest = steps
+            steps = 2 * steps if most is None else (fewest + most) // 2
+        print(f"pace {pace}: {most or 'not within'} {'' if most else MOST_STEPS} steps", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dictionary")
     parser.add_argument("--kind", choices=("strokes", "blobs"), default="strokes")
@@ -259,9 +306,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=100.0, help="of the processor, for each")
     parser.add_argument("--direct-tau", type=float, default=DIRECT_TAU)
     parser.add_argument("--direct-steps", type=int, default=GRADIENT_STEPS)
+    parser.add_argument("--match", type=float, default=None, help="a tau: steps of one iteration")
     options = parser.parse_args()
     make = strokes if options.kind == "strokes" else images
     data = make(options.images, SMALL_SIDE)
+    if options.match is not None:
+        match(data, options.match)
+        return
     race(data, options.seconds, options.direct_tau, options.direct_steps)
 
 
@@ -289,10 +340,25 @@ _BARYCENTERS = {
     )
     for method, (epsilon, steps) in BARYCENTERS.items()
 }
+_ITERATIONS = {
+    f"dictionary: first iteration, 500 images of 28x28, R=16, tau {tau}": (
+        partial(strokes, N_SMALL, SMALL_SIDE),
+        RANK,
+        1,
+        {
+            "polyad": partial(polyad_iteration, tau=tau),
+            "dense gradient steps, NumPy": partial(
+                direct_iteration, tau=tau, pace=pace, steps=steps
+            ),
+        },
+    )
+    for tau, (pace, steps) in ITERATIONS.items()
+}
 #: As those of ``benchmarks/cases.py``.
 CASES: dict[str, Any] = {
     **_KERNELS,
     **_BARYCENTERS,
+    **_ITERATIONS,
     "dictionary: to one loss, 500 images of 28x28, R=16": (
         partial(strokes, N_SMALL, SMALL_SIDE),
         RANK,

@@ -62,6 +62,15 @@ def test_one_mode_is_the_same_for_both():
 
 
 @pytest.mark.parametrize("kind", BOTH)
+def test_the_epsilon_that_is_chosen_is_told(kind):
+    model = small(kind, epsilon="auto").fit(images())
+    assert model.epsilon_ == pytest.approx((1 / 4) ** 2)  # the way to the nearest of five cells
+    same = small(kind, epsilon=model.epsilon_).fit(images())
+    assert same.objective_ == model.objective_
+    assert same.epsilon_ == model.epsilon_
+
+
+@pytest.mark.parametrize("kind", BOTH)
 def test_codes_atoms_and_masses(kind):
     X = images()
     model = small(kind).fit(X)

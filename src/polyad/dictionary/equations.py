@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Masses of cells below this part of a sample's are rounding.
 LEAST_MASS = 1e-14
+# Masses that differ by less than this part of them have the mean of any of both.
+_ALIKE = 1e-3
 # Curvature below this part of that of the preconditioner is rounding.
 _SINGULAR = 1e-14
 
@@ -43,8 +45,7 @@ class Equations:
 
         def fill(first: int, last: int) -> None:
             own = slice(first, last)
-            high = xp.maximum(q[own, ...], _logarithmic_mean(q[own, ...], model[own, ...]))
-            self.inverse[own, ...] = 1.0 / xp.maximum(high, xp.full_like(high, least))
+            self.inverse[own, ...] = _inverse_mean(q[own, ...], model[own, ...], least)
 
         by_samples(fill, q)
         if block is None or weights is None:
@@ -67,7 +68,7 @@ class Equations:
 
     def dot(self, a: Array, b: Array) -> Array:
         """Return the product of two arrays, for each sample or of all."""
-        return self._joined(_dots(a, b))
+        return self._joined(dots(a, b))
 
     def _joined(self, numbers: Array) -> Array:
         """Return numbers of samples, or their sum where samples depend on each other."""
@@ -99,7 +100,7 @@ class Equations:
                 part = solved[own, :] if block.is_separable else solved
                 taken = block.take(own).model(part)
                 result[own, ...] -= self.inverse[own, ...] * taken
-            products[own] = _dots(residual[own, ...], result[own, ...])
+            products[own] = dots(residual[own, ...], result[own, ...])
 
         by_samples(fill, residual)
         return self._joined(products)
@@ -122,7 +123,7 @@ class Equations:
             product[own, ...] *= share
             product[own, ...] += residual[own, ...]
             product[own, ...] -= self.conjugate.returned(start, own)
-            bends[own] = _dots(direction[own, ...], product[own, ...])
+            bends[own] = dots(direction[own, ...], product[own, ...])
 
         def move(first: int, last: int) -> None:
             own = slice(first, last)
@@ -147,7 +148,7 @@ class Equations:
         return solution
 
 
-def _dots(a: Array, b: Array) -> Array:
+def dots(a: Array, b: Array) -> Array:
     """Return the product of two arrays for each sample."""
     xp = namespace_of(a)
     return xp.vecdot(xp.reshape(a, (a.shape[0], -1)), xp.reshape(b, (b.shape[0], -1)))
@@ -165,13 +166,17 @@ def _ratio(above: Array, below: Array, where: Array) -> Array:
     return xp.where(where, above / safe, xp.zeros_like(above))
 
 
-def _logarithmic_mean(a: Array, b: Array) -> Array:
-    """Return ``(a - b) / log(a / b)``, their mean where they are about equal, zero if one is."""
-    xp = namespace_of(a)
-    sound = (a > 0) & (b > 0)
-    one = xp.ones_like(a)
-    high, low = xp.where(sound, a, one), xp.where(sound, b, one)
-    near = xp.abs(high - low) <= 1e-3 * low
-    ratio = xp.where(near, 2.0 * one, high / low)
-    mean = xp.where(near, 0.5 * (high + low), (high - low) / xp.log(ratio))
-    return xp.where(sound, mean, xp.zeros_like(a))
+def _inverse_mean(q: Array, model: Array, least: float) -> Array:
+    r"""Return one over the logarithmic mean of q and the model, or over q where that is larger.
+
+    With :math:`t = y / q - 1` it is :math:`\log(1 + t) / (q t)`, within a thousandth for small t.
+    """
+    xp = namespace_of(q)
+    base = xp.maximum(q, xp.full_like(q, least))
+    t = model / base
+    t -= 1.0
+    t = xp.maximum(t, xp.full_like(t, _ALIKE))
+    result = xp.log(1.0 + t)
+    base *= t
+    result /= base
+    return result

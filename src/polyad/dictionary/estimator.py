@@ -124,6 +124,8 @@ class WassersteinDictionary(DictionaryFamily):
         The shares of the atoms in each sample, which sum to one.
     masses_ : array of shape (n_samples,)
         The mass that each sample had.
+    epsilon_ : float
+        The strength of the entropy, also where ``epsilon='auto'``.
     {labels_, modes_}
     objective_ : float
         The sum of the losses of the samples, above the lowest that any models have: those of
@@ -134,7 +136,8 @@ class WassersteinDictionary(DictionaryFamily):
     -----
     Blocks are updated in turn, each with a proximal term (BCD-PR): the codes, each sample for
     itself, and the atoms. Both are convex problems, solved by Newton steps in primal and dual up to
-    a duality gap that falls with the progress of the fit; the objective never rises. The codes of
+    a duality gap that falls with the progress of the fit; the objective never rises. Between sweeps
+    it is known to a part of that gap, and at the end, of the final codes, to rounding. The codes of
     ``transform``, and those of the fit, minimise the loss for the atoms that were learned, with
     a ridge of ``1e-4 * epsilon`` that makes them unique.
 
@@ -318,6 +321,8 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         The shares of the atoms in each sample, which sum to one.
     masses_ : array of shape (n_samples,)
         The mass that each sample had.
+    epsilon_ : float
+        The strength of the entropy, also where ``epsilon='auto'``.
     {labels_, modes_}
     objective_ : float
         The sum of the losses of the samples, above the lowest that any models have.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from array_api_compat import device
+from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.arrays import namespace_of, to_numpy
 from polyad.core.sklearn_compat import Interval, StrOptions
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from polyad.core.arrays import Array
     from polyad.data.readers import TensorInput
     from polyad.fitting.blocks import BlockState
+    from polyad.transport.geometry import Geometry
 
 # Below this part of the cost of a move to the nearest cell, epsilon hardly moves anything.
 _HARDLY_MOVES = 0.2
@@ -90,6 +92,12 @@ class DictionaryFamily(Factorization):
     def _planes(self, n_atoms: int) -> np.ndarray:
         """Return the first atoms over the first two modes of the grid, summed over others."""
         raise NotImplementedError
+
+    @property
+    def epsilon_(self) -> float:
+        """The strength of the entropy, which ``epsilon`` may leave to the grid."""
+        check_is_fitted(self)
+        return self._geometry(self._fitted_shape[1:]).epsilon
 
     def inverse_transform(self, X: Array, masses: Array | None = None) -> Array:
         """Return the mixtures of atoms that codes stand for.
@@ -229,13 +237,7 @@ class DictionaryFamily(Factorization):
 
     def _read_new(self, given: TensorInput) -> DictionaryData:
         values, dtype, masses = distributions(given, type(self).__name__)
-        geometry = geometry_of(
-            tuple(int(n) for n in values.shape[1:]),
-            self.metric,
-            periodic=self.periodic,
-            weights=self.axis_weights,
-            epsilon=self.epsilon if isinstance(self.epsilon, str) else float(self.epsilon),
-        )
+        geometry = self._geometry(tuple(int(n) for n in values.shape[1:]))
         if self.debias and geometry.transposed is not geometry:
             message = (
                 "debias=True needs a symmetric cost: the loss of a distribution to itself is taken "
@@ -246,6 +248,16 @@ class DictionaryFamily(Factorization):
         samples = Samples.of(values, geometry)
         problem = DictionaryProblem(samples, self._modes(geometry.shape), half)
         return DictionaryData(problem, masses, dtype)
+
+    def _geometry(self, grid: tuple[int, ...]) -> Geometry:
+        """Return the geometry of a grid that the parameters tell."""
+        return geometry_of(
+            grid,
+            self.metric,
+            periodic=self.periodic,
+            weights=self.axis_weights,
+            epsilon=self.epsilon if isinstance(self.epsilon, str) else float(self.epsilon),
+        )
 
     def _tau(self) -> tuple[float, float]:
         """Return the weights of the proximal terms of codes and atoms."""

@@ -19,7 +19,6 @@ second K is its transpose.)
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,11 +36,7 @@ if TYPE_CHECKING:
     from polyad.transport.geometry import Geometry
 
 # Numbers that a thread takes at a time.
-_BLOCK = 1 << 15
-# Masses that are not divided by.
-_TINY = 1e-300
-# How many times the gap that is wanted missing masses may cost for a plan to be worth its entropy.
-_HOPELESS = 10.0
+_BLOCK = 1 << 16
 # The share of a cell below which its slope does not fall, and how far self-transport is solved.
 _LEAST_SHARE = 1e-20
 _SELF_STEPS, _SELF_PRECISION = 1000, 1e-9
@@ -145,86 +140,16 @@ class Conjugate:
         What comes back of it by the plan: the curvature is ``diag(q)`` less this, over epsilon.
         """
         geometry = self.samples.geometry
-        there = self._there(direction, rows)
-        there *= self.sent[rows, ...]
+        scaled, inverse = self.scaled[rows, ...], self.inverse[rows, ...]
         if not geometry.is_plain(direction):
-            return self._back(there, rows)
+            there = _signed(geometry, direction, scaled, inverse) * self.sent[rows, ...]
+            return _signed(geometry.transposed, there, inverse, scaled)
+        there = geometry.apply(scaled * direction)
+        there *= inverse
+        there *= self.sent[rows, ...]
         result = geometry.transposed.apply(there)
-        result *= self.scaled[rows, ...]
+        result *= scaled
         return result
-
-    def _there(self, own: Array, rows: slice) -> Array:
-        """Return the mean of numbers over where each cell of a sample goes: ``T v``."""
-        geometry = self.samples.geometry
-        scaled, inverse = self.scaled[rows, ...], self.inverse[rows, ...]
-        if geometry.is_plain(own):
-            result = geometry.apply(scaled * own)
-            result *= inverse
-            return result
-        return _signed(geometry, own, scaled, inverse)
-
-    def _back(self, own: Array, rows: slice) -> Array:
-        """Return what the plan brings of numbers in the cells of a sample: ``T' v``."""
-        geometry = self.samples.geometry.transposed
-        scaled, inverse = self.scaled[rows, ...], self.inverse[rows, ...]
-        if geometry.is_plain(own):
-            return scaled * geometry.apply(inverse * own)
-        return _signed(geometry, own, inverse, scaled)
-
-    def bounds(self, models: Array, wanted: float = math.inf) -> Array:
-        r"""Return an upper bound of the loss of a model of each sample: what a plan costs.
-
-        With the ratio of the model to the mean, :math:`T \mathrm{diag}(y / q)` has the columns of
-        the model. Rows that are too large are scaled down, and what is then missing, of mass
-        :math:`\theta` in rows and columns, is sent independently. The entropy is convex: that of
-        both parts is at most that of each over its mass, weighted by it. The bound is exact at
-        ``y = q`` and off by at most about the cost of moving :math:`\theta`. Where that is far
-        above what is ``wanted`` of all, the bound is infinite: the entropy is not worth the time.
-        """
-        xp = namespace_of(models)
-        samples, geometry = self.samples, self.samples.geometry
-        axes = grid_axes(models)
-        result = xp.empty_like(self.value)
-
-        def entropy(masses: Array, logs: Array) -> Array:
-            return xp.sum(masses * xp.where(masses > 0, logs, xp.zeros_like(logs)), axis=axes)
-
-        def fill(first: int, last: int) -> None:
-            own = slice(first, last)
-            x, y, q = samples.values[own, ...], models[own, ...], self.mean[own, ...]
-            ratio = y / xp.maximum(q, xp.full_like(q, _TINY))
-            sent = self._there(ratio, own)
-            down = xp.where(x > 0, 1.0 / xp.maximum(sent, xp.ones_like(sent)), xp.zeros_like(x))
-            rows, columns = x * down * sent, ratio * self._back(x * down, own)
-            left = xp.maximum(x - rows, xp.zeros_like(x))
-            free = xp.maximum(y - columns, xp.zeros_like(y))
-            theta = xp.sum(left, axis=axes)
-            safe = xp.maximum(theta, xp.full_like(theta, _TINY))
-            moved = geometry.product_cost(left, free) / safe
-            if bool(xp.all(moved > _HOPELESS * wanted)):
-                result[own] = math.inf
-                return
-            part = entropy(rows, log(x * down) + self._logs(self.inverse, own))
-            part += entropy(columns, log(ratio) + self._logs(self.scaled, own))
-            part += entropy(left, log(left)) + entropy(free, log(free))
-            weights = _entropy_of(1.0 - theta) + 2.0 * _entropy_of(theta)
-            result[own] = geometry.epsilon * (part - weights) + moved
-            if samples.tilt is not None:
-                result[own] -= xp.sum(samples.tilt[own, ...] * y, axis=axes)
-
-        by_samples(fill, models)
-        return result
-
-    def _logs(self, factors: Array, rows: slice) -> Array:
-        """Return the logarithms of ``scaled`` or of ``inverse``."""
-        is_plain = self.samples.geometry.is_plain(factors)
-        return log(factors[rows, ...]) if is_plain else factors[rows, ...]
-
-
-def _entropy_of(shares: Array) -> Array:
-    """Return ``s log s``, zero of zero."""
-    xp = namespace_of(shares)
-    return shares * xp.log(xp.maximum(shares, xp.full_like(shares, _TINY)))
 
 
 def _signed(geometry: Geometry, own: Array, before: Array, after: Array) -> Array:

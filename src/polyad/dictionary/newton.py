@@ -25,12 +25,12 @@ Step
     and the losses, are solved for a few samples at a time, which stay in the cache of a thread.
 End
     A block ends when its duality gap is below the one that is asked for. Any dual is feasible: its
-    value is that of the conjugates, and of the best factor for ``L* G``, a projection. For the
-    factor, each sample has a plan whose margins are the sample and its part of ``L P``: that of
-    ``G``, with columns and rows scaled and what is missing sent independently
-    (``Conjugate.bounds``). What it costs is above the loss, by no more than about what the missing
-    mass costs. Where rounding keeps that above the gap, a block ends when steps promise no more
-    than rounding. After each sweep the loss is solved to rounding.
+    value is that of the conjugates, and of the best factor for ``L* G``, a projection. The loss of
+    the factor's models is above that of their own dual by what Newton steps still promise: half of
+    that is taken for it, as where losses are solved. (Plans with both margins would bound it for
+    certain, by a number that falls as its root: to have that below the gap took half of the time.)
+    Where rounding keeps the gap above, a block ends when steps promise no more than rounding. After
+    each sweep the losses are solved to a part of its gap, those of final codes to rounding.
 Why not semismooth Newton and L-BFGS, one for codes and one for atoms
     One method serves all blocks, any tau and any number of modes. Semismooth Newton for the code of
     a sample has a matrix of all cells, ``n^2`` numbers for each cell of the sample to form and
@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyad.core.arrays import namespace_of
-from polyad.dictionary.equations import LEAST_MASS, Equations, spread
+from polyad.dictionary.equations import LEAST_MASS, Equations, dots, spread
 from polyad.dictionary.loss import Conjugate, Samples, by_samples, grid_axes
 from polyad.tensor.products import kruskal_to_dense, mttkrp
 
@@ -64,12 +64,12 @@ _PRECISION, _ROUNDING = 1e-11, 1e-14
 _ARMIJO = 1e-4
 _HALVINGS = 25
 _SHORTEST = 1e-4
-# The residual at which conjugate gradients end, as a part of the first: of losses and of blocks.
-_FORCING, _BLOCK_FORCING = 0.1, 0.5
+# The residual at which conjugate gradients end, as a part of the first, over the steps so far.
+_FORCING = 0.5
 # How mu falls after a full step and after a shorter one, the part of the gap that it ends with,
 # how near to a bound a step may go, and the least entry that a path begins with.
 _FALL, _SLOW_FALL = 0.1, 0.7
-_LAST = 0.3
+_LAST = 0.7
 _FULL = 0.9
 _TO_THE_BOUND = 0.95
 _INSIDE = 1e-3
@@ -226,10 +226,8 @@ def _losses(samples: Samples, model: Array, start: Array, effort: Effort) -> tup
 def _no_worse_than_zero(samples: Samples, model: Array, start: Array) -> Array:
     """Return potentials to begin with: zero where those that are given have a lower value."""
     xp = namespace_of(start)
-    zeros = xp.zeros_like(start)
     at_start = Conjugate.at(samples, -start).value + xp.sum(start * model, axis=grid_axes(start))
-    at_zero = Conjugate.at(samples, zeros).value
-    return xp.where(spread(at_start <= at_zero, start), start, zeros)
+    return xp.where(spread(at_start <= -samples.least, start), start, xp.zeros_like(start))
 
 
 def _raised(
@@ -284,8 +282,7 @@ def _raised(
         if not bool(xp.all(is_open)):
             kept = xp.nonzero(is_open)[0]
             rows, dual, model = rows[kept], dual[kept, ...], model[kept, ...]
-            samples = samples.take(kept)
-            conjugate = Conjugate.at(samples, -dual)
+            samples, conjugate = samples.take(kept), conjugate.take(kept)
     return values, result, unfinished
 
 
@@ -373,7 +370,7 @@ def _solved(samples: Samples, block: Block, start: Array, effort: Effort) -> tup
     rows: Any = xp.arange(start.shape[0])
     for step in range(effort.n_steps):
         mu = xp.maximum(xp.where(is_full, _FALL * mu, _SLOW_FALL * mu), least)
-        nearer = replace(effort, forcing=_BLOCK_FORCING / (1 + step))
+        nearer = replace(effort, forcing=_FORCING / (1 + step))
         path, promise, length = _follow(samples, block, path, mu, nearer)
         is_full = length > _FULL
         if block.is_separable:
@@ -382,7 +379,7 @@ def _solved(samples: Samples, block: Block, start: Array, effort: Effort) -> tup
             dual_result, factor_result = path.dual, path.factor
         products = block.total(path.factor * path.slack)
         mu = products / n_bounds
-        before, gap = gap, _gap(block, path, effort.gap)
+        before, gap = gap, _gap(block, path, promise)
         # Steps that promise no more than rounding go on for as long as they close the gap.
         goes_on = (products > effort.gap) | (0.5 * promise > precision) | ~is_full
         goes_on = goes_on | (gap < _CLOSING * before)
@@ -397,28 +394,25 @@ def _solved(samples: Samples, block: Block, start: Array, effort: Effort) -> tup
     return factor_result, dual_result
 
 
-def _gap(block: Block, path: _Path, wanted: float) -> Array:
-    """Return the duality gap of where the path is: a plan of the model against the dual.
+def _gap(block: Block, path: _Path, promise: Array) -> Array:
+    """Return about the duality gap of where a step led that promised so much of the dual.
 
-    The dual has the best factor for its adjoint (eq. 89), or the best corner where tau is zero.
-    Of the two parts, neither below zero, that of the factor costs next to nothing: where it alone
-    is above the gap that is wanted, it is returned, and no plan is made.
+    The dual has the best factor for its adjoint (eq. 89), or the best corner where tau is zero:
+    that part is exact. The other one is the divergence of the loss between ``L P`` and ``q``: about
+    half of what the next step will promise, which is less than of the last one. It is no less than
+    epsilon times that of the entropy, whose curvature in ``q`` is the smaller one.
     """
     xp = namespace_of(path.dual)
     best = block.best(path.adjoint)
     moved, at_best = path.factor - block.origin, best - block.origin
     slope = path.adjoint * (best - path.factor)
-    gap = block.total(slope + 0.5 * block.tau * (moved * moved - at_best * at_best))
-    near = xp.nonzero(xp.reshape(gap <= wanted, (-1,)))[0]
-    if not near.shape[0]:
-        return gap
-    part = path if not gap.ndim or near.shape[0] == gap.shape[0] else path.take(near)
-    of_samples = part.conjugate.bounds(part.model, wanted) + part.conjugate.value
-    of_model = block.total(path.adjoint * path.factor)  # <L* G, P> = <G, L P>
-    if not gap.ndim:
-        return gap + of_model + xp.sum(of_samples)
-    gap[near] += of_model[near] + of_samples
-    return gap
+    of_factor = block.total(slope + 0.5 * block.tau * (moved * moved - at_best * at_best))
+    mean = path.conjugate.mean
+    high = xp.maximum(xp.maximum(mean, path.model), xp.full_like(mean, LEAST_MASS**2))
+    missed = path.model - mean
+    apart = path.conjugate.samples.geometry.epsilon * dots(missed, missed / high)
+    apart = apart if block.is_separable else xp.sum(apart)
+    return of_factor + 0.5 * xp.maximum(promise, apart)
 
 
 def _follow(

@@ -47,6 +47,8 @@ _MATTERS = 1e-3
 _BATCH_TAU = 0.1
 # The part of the loss of a batch that its atoms may miss.
 _BATCH_GAP = 1e-2
+# The part of the gap of a sweep to which the losses after it are known.
+_OF_GAP = 0.1
 # What a start takes from the mean of all samples, and how far its entries are from others'.
 _SHARED, _JITTER = 0.1, 0.1
 
@@ -74,16 +76,20 @@ class DictionaryProblem(BlockProblem):
         return DictionaryProblem(self.samples.take(rows), self.modes, half)
 
     def value(self, blocks: list[Array], memory: list[Array]) -> tuple[float, list[Array]]:
-        """Return the sum of the losses above the lowest; dual and losses are the memory."""
+        """Return the sum of the losses above the lowest; dual and losses are the memory.
+
+        After a block, whose gap is then in the memory too, they are known to a part of that.
+        """
         xp = namespace_of(blocks[0])
         start = memory[0] if memory else xp.zeros_like(self.samples.values)
+        share = _OF_GAP * memory[2] / self.n_samples if len(memory) > 2 else 0.0
         model = dense_model(blocks, self.grid)
-        losses, dual = self._losses(model, start)
+        losses, dual = self._losses(model, start, max(share, self.precision))
         return float(xp.sum(losses)), [dual, losses]
 
-    def _losses(self, model: Array, start: Array) -> tuple[Array, Array]:
+    def _losses(self, model: Array, start: Array, gap: float) -> tuple[Array, Array]:
         """Return the losses of models above the lowest, or the debiased ones; and the dual."""
-        losses, dual = loss_of(self.samples, model, start, Effort(self.precision))
+        losses, dual = loss_of(self.samples, model, start, Effort(gap))
         if self.half is None:
             return losses - self.samples.least, dual
         own, _ = self_transport(model, self.samples.geometry)
@@ -110,7 +116,7 @@ class DictionaryProblem(BlockProblem):
         share = self.n_samples if block.is_separable else 1
         effort = Effort(max(gap / share, self.precision))
         factor, dual = self._solved(block, memory[0], effort)
-        return factor, [dual, memory[1]]
+        return factor, [dual, memory[1], gap]
 
     def gradient(self, number: int, blocks: list[Array], memory: list[Array]) -> Array:
         """Return the gradient by a factor: minus the adjoint of the dual."""
@@ -190,7 +196,8 @@ class DictionaryProblem(BlockProblem):
             block = Block([found, *atoms], 0, _CODE_RIDGE * epsilon, self.grid)
             found, dual = self._solved(block, dual, Effort(self.precision, 60))
             found = found / xp.sum(found, axis=1, keepdims=True)
-        losses, _ = self._losses(dense_model([found, *atoms], self.grid), dual)
+        model = dense_model([found, *atoms], self.grid)
+        losses, _ = self._losses(model, dual, self.precision)
         return found, losses
 
     def moved(self, atoms: list[Array], tau: float, share: float) -> tuple[Array, list[Array]]:

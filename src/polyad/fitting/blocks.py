@@ -10,10 +10,10 @@ Step
 
     up to a gap. Where f is convex in each block, any :math:`\tau > 0` makes the minimum unique and
     the step a descent; the gaps must be summable for the theory of [1]_, and are: each sweep may
-    leave half of what the one before it brought.
+    leave a fifth of what the one before it brought.
 Descent
     A sweep that brings less than the gap it may leave says nothing about how much there is to
-    gain: another one with a tenth of the gap belongs to the same step. One that raises f, which
+    gain: another one with a third of the gap belongs to the same step. One that raises f, which
     only its gaps can do, is forgotten: f never rises.
 Momentum
     Alternating minimisation creeps along valleys. Where a problem allows it (``extrapolates``), a
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 # The part of its value that the first sweep may leave, the part of what a sweep brought that the
 # next may, and what is left of a gap that was too large.
 _FIRST = 0.1
-_PART = 0.5
-_SMALLER = 0.1
+_PART = 0.2
+_SMALLER = 1 / 3
 _ATTEMPTS = 4
 # Sweep k after a start has the share k / (k + this) of the last change as momentum.
 _MOMENTUM = 3

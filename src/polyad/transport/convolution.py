@@ -20,7 +20,6 @@ from polyad.transport.geometry import (
     lengths,
     like,
     place_of,
-    product_costs,
 )
 from polyad.transport.separable import MatrixAxis, along
 
@@ -94,20 +93,6 @@ class ConvolutionGeometry(Geometry):
             flat = index.ravel()
             total += own[np.abs(flat[:, None] - flat)] ** 2
         return np.asarray(np.sqrt(total))
-
-    def product_cost(self, first: Array, second: Array) -> Array:
-        """Return a bound of what it costs to send masses to others independently.
-
-        A mean distance is at most the root of the mean square, which adds over axes (Jensen).
-        """
-        xp = namespace_of(first)
-        axes = tuple(range(1, first.ndim))
-        squares = []
-        for n, own in zip(self.shape, self._distances, strict=True):
-            index = np.arange(n)
-            squares.append(own[np.abs(index[:, None] - index)] ** 2)
-        masses = xp.sum(first, axis=axes) * xp.sum(second, axis=axes)
-        return xp.sqrt(masses * product_costs(first, second, squares))
 
     def _apply(self, values: Array) -> Array:
         span = _dynamic_range(values)

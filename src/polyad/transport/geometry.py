@@ -132,23 +132,6 @@ class Geometry(ABC):
         high = finite_or_zero(xp.max(logs, axis=axes, keepdims=True))
         return log(self.apply(xp.exp(logs - high))) + high
 
-    @abstractmethod
-    def product_cost(self, first: Array, second: Array) -> Array:
-        """Return what it costs, at most, to send masses to others independently.
-
-        That is the sum over all pairs of cells of both masses and the cost between the cells. It is
-        exact for costs that add over axes and for matrices, and an upper bound for others.
-
-        Parameters
-        ----------
-        first, second : arrays of shape ``(n, *shape)``
-            Masses, from the first and to the second of each pair.
-
-        Returns
-        -------
-        array of shape (n,)
-        """
-
     @property
     def transposed(self) -> Geometry:
         """The same with the cost of the way back; itself where that is equal."""
@@ -190,18 +173,6 @@ class Geometry(ABC):
         with thread_limit(current_threads()):
             run_blocks(fill, cut(n, step))
         return result.reshape(given)
-
-
-def product_costs(first: Array, second: Array, costs: Sequence[NDArray[Any]]) -> Array:
-    """Return the cost of independent masses for costs that add over axes: by their margins."""
-    xp = namespace_of(first)
-    axes = range(1, first.ndim)
-    total = xp.zeros_like(xp.sum(first, axis=tuple(axes)))
-    for axis, cost in zip(axes, costs, strict=True):
-        others = tuple(k for k in axes if k != axis)
-        start, end = (xp.sum(own, axis=others) if others else own for own in (first, second))
-        total = total + xp.sum(xp.matmul(start, like(cost, first)) * end, axis=1)
-    return total
 
 
 def least_above_zero(costs: Sequence[NDArray[Any]]) -> float:

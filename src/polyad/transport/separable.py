@@ -23,7 +23,6 @@ from polyad.transport.geometry import (
     like,
     log,
     place_of,
-    product_costs,
     reach_of,
 )
 
@@ -105,10 +104,6 @@ class SeparableGeometry(Geometry):
             total = total.reshape(n * m, n * m)
         return total
 
-    def product_cost(self, first: Array, second: Array) -> Array:
-        """Return what it costs to send masses to others independently."""
-        return product_costs(first, second, [axis.cost for axis in self._axes])
-
     def _apply(self, values: Array) -> Array:
         for k, axis in enumerate(self._axes):
             values = along(axis.apply, values, k + 1)
@@ -148,12 +143,6 @@ class MatrixGeometry(SeparableGeometry):
 
     def _remade(self, costs: list[Matrix], epsilon: float) -> Geometry:
         return MatrixGeometry(costs[0], self.shape, epsilon=epsilon)
-
-    def product_cost(self, first: Array, second: Array) -> Array:
-        """Return what it costs to send masses to others independently."""
-        xp = namespace_of(first)
-        flat = (xp.reshape(own, (-1, self.n_cells)) for own in (first, second))
-        return super().product_cost(*flat)
 
     def _apply(self, values: Array) -> Array:
         flat = namespace_of(values).reshape(values, (-1, self.n_cells))
