@@ -8,9 +8,9 @@ Update
     Newton steps with Levenberg's damping (``fitting/row_newton``); as transforms are curved,
     Hessians may have negative eigenvalues, whose sizes are taken.
 Start
-    Once from the scores of that sample of the fit whose model is nearest to the new sample. Once
-    from weighted least squares with the products that the transforms would need. The better end is
-    kept.
+    From the scores of those samples of the fit whose models are nearest to the new sample, and from
+    weighted least squares with the products that the transforms would need. The best end is kept.
+    There are the more minima, and starts, the fewer features there are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 # Where a divergence has no curvature of its own, the derivative is compared this far away,
 # as a part of the range of a feature.
 _STEP = 1e-5
-# Entries of the samples that are solved together, and the most samples.
+# Starts from samples of the fit: as many as have together so many entries, and the most. Chosen on
+# 30 adrenal tumours and 30 cell lines: from ten of them instead of one, models of 60 features are
+# 3 to 14 % closer to new samples, and those of 300 to 670 are 1 to 4 % closer.
+_ENTRIES_OF_STARTS, _MOST_STARTS = 1000, 10
+# Entries of the starts that are solved together, and the most samples.
 _BLOCK = 1 << 19
 _MOST_SAMPLES = 256
 # Differences of two minima that are not rounding.
@@ -72,28 +76,34 @@ def solve_scores(table: FeatureTable, held: HeldModel) -> Table:
     pairs = held.loadings[:, upper[0]] * held.loadings[:, upper[1]]
     nearby = held.maps.values(held.loadings @ held.known.T) + table.guard
     result = np.zeros((n, held.loadings.shape[1]))
-    size = int(np.clip(_BLOCK // d, 1, _MOST_SAMPLES))
+    n_near = int(np.clip(_ENTRIES_OF_STARTS // d, 1, min(_MOST_STARTS, len(held.known))))
+    size = int(np.clip(_BLOCK // (d * (n_near + 1)), 1, _MOST_SAMPLES))
 
     def work(first: int, last: int) -> None:
-        samples = _Samples(table, held, pairs, np.arange(first, last))
-        result[first:last] = _best(samples, held, nearby)
+        columns = np.arange(first, last)
+        samples = _Samples(table, held, pairs, columns)
+        near = held.known[samples.nearest(nearby, n_near)].swapaxes(0, 1)
+        starts = np.concatenate([near, samples.least_squares()[None]])
+        # All starts of all samples are rows of one minimisation.
+        rows = _Samples(table, held, pairs, np.tile(columns, len(starts)))
+        found = _best(rows, starts, held)
+        result[first:last] = np.where(samples.has_entries[:, None], found, 0.0)
 
     run_blocks(work, cut(n, size))
     return result
 
 
-def _best(samples: _Samples, held: HeldModel, nearby: Table) -> Table:
-    """Return the better of the ends from both starts."""
-    rules = Rules(-np.inf, np.full(held.loadings.shape[1], held.ridge), is_convex=False)
-    starts = held.known[samples.nearest(nearby)], samples.least_squares()
-    ends = []
-    for start in starts:
-        free = unconstrained(start, nonnegative=held.nonnegative)
-        ends.append(minimize_rows(samples, free, rules))
-    (one, low), (other, lower) = ends
-    is_better = lower < low - _CLEARLY * np.abs(low)
-    found = factor(np.where(is_better[:, None], other, one), nonnegative=held.nonnegative)
-    return np.where(samples.has_entries[:, None], found, 0.0)
+def _best(rows: _Samples, starts: Table, held: HeldModel) -> Table:
+    """Return the best of the ends (n, k) from some starts of each sample (n_starts, n, k)."""
+    rules = Rules(-np.inf, np.full(starts.shape[2], held.ridge), is_convex=False)
+    free = unconstrained(starts.reshape(rows.n_rows, -1), nonnegative=held.nonnegative)
+    ends, values = minimize_rows(rows, free, rules)
+    values = values.reshape(starts.shape[:2])
+    lowest = np.fmin.reduce(values, axis=0)
+    # The first of those that are the lowest, but for rounding.
+    best = np.argmax(values <= lowest + _CLEARLY * np.abs(lowest), axis=0)
+    found = ends.reshape(starts.shape)[best, np.arange(best.size)]
+    return factor(found, nonnegative=held.nonnegative)
 
 
 class _Samples(RowSource):
@@ -144,16 +154,17 @@ class _Samples(RowSource):
             hessian[:, diagonal, diagonal] += gradient
         return Rows(terms.sum(axis=0) / held.unit, gradient, hessian)
 
-    def nearest(self, models: Table) -> NDArray[np.int64]:
-        """Return for each sample the number of the model (d, n) that is nearest to it."""
+    def nearest(self, models: Table, count: int) -> NDArray[np.int64]:
+        """Return for each sample the numbers of the models (d, n) that are nearest to it."""
         divergence = self.table.divergence
         if self.observed is None:
-            return np.asarray(cross(divergence, self.entries, models).argmin(axis=1))
-        found = np.empty(self.n_rows, dtype=np.int64)
-        for number, (own, known) in enumerate(zip(self.entries.T, self.observed.T, strict=True)):
-            sums = cross(divergence, own[known, None], models[known])
-            found[number] = sums[0].argmin()
-        return found
+            sums = cross(divergence, self.entries, models)
+        else:
+            pairs = zip(self.entries.T, self.observed.T, strict=True)
+            sums = np.concatenate(
+                [cross(divergence, own[known, None], models[known]) for own, known in pairs]
+            )
+        return np.argsort(sums, axis=1, kind="stable")[:, :count]
 
     def least_squares(self) -> Table:
         """Return scores whose products are near those that the transforms would need."""
