@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 class MeanQMF(MetaEstimatorMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """The mean of the reconstructions of several fits of :class:`~polyad.QMF`.
 
-    Fits from different starts differ most where little is known: with few samples, their mean is
-    closer to new samples than any of them, and predicts missing entries better. A sample has the
-    scores of all fits. To read components, take one fit.
+    Fits from different starts differ most where samples are few. For a convex divergence their mean
+    is never farther from the data than they are on average; most often it is closer to new samples
+    than any of them, and predicts missing entries better. A sample has the scores of all fits. To
+    read components, take one fit.
 
     Parameters
     ----------
