@@ -150,23 +150,25 @@ class Killed(BaseException):
 
 @every_case
 def test_a_killed_fit_goes_on_to_the_same_bits(name, tmp_path):
-    """Killed in the second of two starts; the checkpoint is all that is left."""
+    """Killed in the last of its starts; the checkpoint is all that is left."""
     case, path = CASES[name], tmp_path / "state"
+    # Two, unless all would be the same.
+    earlier = 3 * (len(fitted_twice(name).history_.starts) - 1)
     numbers = []
 
     def kill(iteration):
         numbers.append(iteration.number)
-        if len(numbers) == 5:
+        if len(numbers) == earlier + 2:
             raise Killed
 
     with pytest.raises(Killed):
         case.fit(n_init=2, checkpoint=Checkpoint(path, every=1), callbacks=[kill])
-    assert numbers == [1, 2, 3, 1, 2]
+    assert numbers == [*[1, 2, 3][:earlier], 1, 2]
     numbers.clear()
     resumed = case.fit(
         n_init=2, checkpoint=path, callbacks=[lambda iteration: numbers.append(iteration.number)]
     )
-    assert len(numbers) < 6
+    assert len(numbers) < earlier + 3
     assert_same_model(resumed, fitted_twice(name))
 
 

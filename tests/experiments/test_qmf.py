@@ -466,13 +466,27 @@ def test_the_verdict_compares_with_the_best_baseline_only():
 def test_the_mean_of_fits_is_that_of_their_reconstructions(X):
     found = new_samples.measure(X[:20], X[20:], 2, 0)
     assert set(found) == {
-        f"{of}: {name}" for of in ("fitted", "new") for name in new_samples.METHODS
+        start + name for start in new_samples.ERRORS for name in new_samples.METHODS
     }
-    models = [polyad.QMF(2, tol=3e-3, random_state=seed).fit(X[:20]) for seed in (0, 1)]
-    for of, part in (("fitted", X[:20]), ("new", X[20:])):
-        ours = [model.inverse_transform(model.transform(part)) for model in models]
-        expected = mean_divergence(part, 0.5 * (ours[0] + ours[1]))
-        assert found[f"{of}: mean of 2 QMF"] == pytest.approx(expected, rel=1e-3)
+    models = [polyad.QMF(2, tol=3e-3, random_state=seed).fit(X[:20]) for seed in range(4)]
+    hidden = np.random.default_rng(0).random(X[20:].shape) < 0.2
+    gaps = np.where(hidden, np.nan, X[20:])
+    for count in (2, 4):
+        name = f"mean of {count} QMF"
+        for of, part in (("fitted", X[:20]), ("new", X[20:]), ("hidden", gaps)):
+            ours = [model.inverse_transform(model.transform(part)) for model in models[:count]]
+            lost = divergences(X[20:] if of == "hidden" else part, np.mean(ours, axis=0))
+            expected = lost[hidden].mean() if of == "hidden" else lost.mean()
+            assert found[f"{of}: {name}"] == pytest.approx(expected, rel=1e-3)
+    assert found["new: QMF"] <= found["new: QMF before"] * (1.0 + 1e-6)
+
+
+def test_hidden_entries_are_predicted_by_the_baselines():
+    rng = np.random.default_rng(0)
+    W = rng.gamma(1.0, size=(40, 2)) @ rng.gamma(1.0, size=(2, 10))
+    found = new_samples.measure(W[:30], W[30:], 2, 0)
+    assert found["hidden: SVD"] < 1e-10
+    assert found["hidden: NMF"] < 1e-3 * W.mean()
 
 
 def test_tables_of_new_samples_compare_folds_in_pairs(X, monkeypatch):
@@ -485,14 +499,12 @@ def test_tables_of_new_samples_compare_folds_in_pairs(X, monkeypatch):
     for unit in units:
         known = dict.fromkeys(new_samples.METHODS, 1.0) | {"NMF": 0.9 + 0.01 * rng.random()}
         known |= {"mean of 2 QMF": 0.96 if unit["scale"] == "linear" else 0.8}
-        rows.append(unit | {f"{of}: {k}": v for of in ("new", "fitted") for k, v in known.items()})
+        rows.append(unit | {of + k: v for of in new_samples.ERRORS for k, v in known.items()})
     text = new_samples.describe(pd.DataFrame(rows))
     assert "0.960 [0.960, 0.960]" in text
-    assert "* QMF is below NMF in 0 of 2 cells." in text
-    assert (
-        "* mean of 2 QMF is below NMF in 1 of 2 cells, at least 5 % below QMF in 1, both in 1."
-        in text
-    )
+    assert "* QMF: below NMF 0, at least 5 % below QMF before 0, both 0." in text
+    line = "* mean of 2 QMF: below NMF 1, at least 5 % below QMF before 1, both 1."
+    assert text.count(line) == 2
 
 
 @pytest.mark.usefixtures("coarse")

@@ -232,3 +232,29 @@ def test_missing_entries_are_refused():
         QMFQ().fit(X)
     with pytest.raises(InvalidInputError, match="Use QMF, which leaves them out"):
         QMFQ().fit(small(), mask=~np.isnan(X))
+
+
+def test_normalized_samples_are_tables_where_these_are_asked_for():
+    X = small()
+    names = [[f"sample {k}" for k in range(15)], [f"gene {k}" for k in range(8)]]
+    frame = pd.DataFrame(X, index=names[0], columns=names[1])
+    tensor = polyad.LabelledTensor(X, modes=["sample", "gene"], labels=names)
+    for data in (frame, tensor):
+        model = QMFQ(2, max_iter=3, tol=0.0).fit(data)
+        plain = model.normalize(data)
+        assert type(plain) is np.ndarray
+        found = model.set_output(transform="pandas").normalize(data)
+        assert [list(found.index), list(found.columns)] == names
+        np.testing.assert_array_equal(found, plain)
+    unnamed = QMFQ(2, max_iter=3, tol=0.0).set_output(transform="pandas").fit(X).normalize(X[:2])
+    assert [list(unnamed.index), list(unnamed.columns)] == [[0, 1], list(range(8))]
+
+
+def test_a_decomposition_that_has_one_start_is_fitted_once():
+    X, few = small(), {"max_iter": 3, "tol": 0.0, "n_init": 3, "random_state": 0}
+    model = QMFQ(2, **few).fit(X)
+    assert len(model.history_.starts) == 1
+    # A warm start is another one.
+    model.set_params(warm_start=True).fit(X)
+    assert len(model.history_.starts) == 2
+    assert len(QMFQ(2, projector="nmf", inner_iter=3, **few).fit(X).history_.starts) == 3

@@ -9,7 +9,7 @@ from polyad.quantile.features import feature_table, read_divergence
 from polyad.quantile.maps import learned_maps
 from polyad.quantile.parameters import factor, pinned_quantiles, softmax
 from polyad.quantile.scores import HeldModel, cross, curvature, solve_scores
-from tests.quantile.planted import small
+from tests.quantile.planted import planted, small
 from tests.quantile.twin import transported
 
 KL, FROBENIUS = read_divergence("kl"), read_divergence("frobenius")
@@ -95,6 +95,29 @@ def test_scores_are_at_a_minimum(nonnegative, divergence):
     best = objective(z)
     for _ in range(30):
         assert (objective(z + 1e-3 * rng.normal(size=z.shape)) >= best - 1e-12).all()
+
+
+def test_scores_are_the_best_of_the_ends_from_several_starts(monkeypatch):
+    """One of ten samples of the fit, or the products that the transforms would need."""
+    rng = np.random.default_rng(0)
+    X = planted(n_samples=40, n_features=15, n_components=4) * rng.lognormal(
+        sigma=0.5, size=(40, 15)
+    )
+    model = QMF(4, random_state=0, tol=1e-2).fit(X[:20])
+    gaps = np.where(rng.random((20, 15)) < 0.2, np.nan, X[20:])
+
+    def divergences(data, count):
+        monkeypatch.setattr("polyad.quantile.scores._MOST_STARTS", count)
+        return np.array([-model.score(row[None]) for row in data])
+
+    for data in (X[20:], gaps):
+        few, many = divergences(data, 1), divergences(data, 10)
+        # The ridge is no part of the divergence.
+        assert (many <= few * (1.0 + 1e-2)).all()
+        assert many.mean() < 0.97 * few.mean()
+        monkeypatch.setattr("polyad.quantile.scores._MOST_STARTS", 10)
+        together, alone = model.transform(data), [model.transform(row[None])[0] for row in data]
+        np.testing.assert_allclose(together, alone, rtol=1e-6)
 
 
 def test_sums_for_all_pairs():

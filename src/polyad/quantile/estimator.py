@@ -145,7 +145,8 @@ class QMF(QuantileFamily):
     **New samples.** The transform of a feature is learned on the samples of the fit, and held for
     new ones; with loadings and transforms held, the best scores of each sample are found by
     Newton's method, also at the end of ``fit``: ``fit(X).transform(X)`` equals
-    ``fit_transform(X)`` up to its tolerance. The problem is not convex; two starts are tried.
+    ``fit_transform(X)`` up to its tolerance. The problem is not convex: the best end of two starts
+    counts, and of up to eleven for samples that are not of the fit, the more the fewer features.
 
     References
     ----------

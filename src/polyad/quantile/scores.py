@@ -8,9 +8,10 @@ Update
     Newton steps with Levenberg's damping (``fitting/row_newton``); as transforms are curved,
     Hessians may have negative eigenvalues, whose sizes are taken.
 Start
-    Once from the scores of that sample of the fit whose model is nearest to the new sample. Once
-    from weighted least squares with the products that the transforms would need. The better end is
-    kept.
+    From the scores of those samples of the fit whose models are nearest to the new sample, and from
+    weighted least squares with the products that the transforms would need. The best end is kept.
+    There are the more minima, and starts, the fewer features there are; samples of the fit, which
+    are at a minimum, need no more than two.
 """
 
 from __future__ import annotations
@@ -36,7 +37,14 @@ if TYPE_CHECKING:
 # Where a divergence has no curvature of its own, the derivative is compared this far away,
 # as a part of the range of a feature.
 _STEP = 1e-5
-# Entries of the samples that are solved together, and the most samples.
+# Starts from samples of the fit: as many as have together so many entries, and the most. Chosen on
+# 30 adrenal tumours and 30 cell lines: from ten of them instead of one, models of 60 features are
+# 3 to 14 % closer to new samples, and those of 300 to 670 are 1 to 4 % closer.
+_ENTRIES_OF_STARTS, _MOST_STARTS = 1000, 10
+# Samples whose nearest start is at most so many times the end are known from the fit, and get no
+# more starts: of those of a fit nine in ten have up to 1.006, of new ones one in twenty up to 1.15.
+_KNOWN = 1.02
+# Entries of the starts that are solved together, and the most samples.
 _BLOCK = 1 << 19
 _MOST_SAMPLES = 256
 # Differences of two minima that are not rounding.
@@ -72,28 +80,41 @@ def solve_scores(table: FeatureTable, held: HeldModel) -> Table:
     pairs = held.loadings[:, upper[0]] * held.loadings[:, upper[1]]
     nearby = held.maps.values(held.loadings @ held.known.T) + table.guard
     result = np.zeros((n, held.loadings.shape[1]))
-    size = int(np.clip(_BLOCK // d, 1, _MOST_SAMPLES))
+    n_near = int(np.clip(_ENTRIES_OF_STARTS // d, 1, min(_MOST_STARTS, len(held.known))))
+    size = int(np.clip(_BLOCK // (d * (n_near + 1)), 1, _MOST_SAMPLES))
 
     def work(first: int, last: int) -> None:
         samples = _Samples(table, held, pairs, np.arange(first, last))
-        result[first:last] = _best(samples, held, nearby)
+        near = held.known[samples.nearest(nearby, n_near)].swapaxes(0, 1)
+        found, lowest = _best(samples, np.stack([near[0], samples.least_squares()]))
+        is_new = samples.objective(near[0]) > _KNOWN * lowest
+        if n_near > 1 and is_new.any():
+            strangers = _Samples(table, held, pairs, np.flatnonzero(is_new) + first)
+            more, lower = _best(strangers, near[1:, is_new])
+            better = lower < lowest[is_new] - _CLEARLY * np.abs(lowest[is_new])
+            found[is_new] = np.where(better[:, None], more, found[is_new])
+        result[first:last] = np.where(samples.has_entries[:, None], found, 0.0)
 
     run_blocks(work, cut(n, size))
     return result
 
 
-def _best(samples: _Samples, held: HeldModel, nearby: Table) -> Table:
-    """Return the better of the ends from both starts."""
-    rules = Rules(-np.inf, np.full(held.loadings.shape[1], held.ridge), is_convex=False)
-    starts = held.known[samples.nearest(nearby)], samples.least_squares()
-    ends = []
-    for start in starts:
-        free = unconstrained(start, nonnegative=held.nonnegative)
-        ends.append(minimize_rows(samples, free, rules))
-    (one, low), (other, lower) = ends
-    is_better = lower < low - _CLEARLY * np.abs(low)
-    found = factor(np.where(is_better[:, None], other, one), nonnegative=held.nonnegative)
-    return np.where(samples.has_entries[:, None], found, 0.0)
+def _best(samples: _Samples, starts: Table) -> tuple[Table, Table]:
+    """Return the best of the ends (n, k) from some starts (n_starts, n, k), and objectives there.
+
+    All starts of all samples are rows of one minimisation.
+    """
+    held, columns = samples.held, np.tile(samples.columns, len(starts))
+    rows = _Samples(samples.table, held, samples.pairs, columns)
+    rules = Rules(-np.inf, np.full(starts.shape[2], held.ridge), is_convex=False)
+    free = unconstrained(starts.reshape(columns.size, -1), nonnegative=held.nonnegative)
+    ends, values = minimize_rows(rows, free, rules)
+    values = values.reshape(starts.shape[:2])
+    lowest = np.fmin.reduce(values, axis=0)
+    # The first of those that are the lowest, but for rounding.
+    best = np.argmax(values <= lowest + _CLEARLY * np.abs(lowest), axis=0)
+    found = ends.reshape(starts.shape)[best, np.arange(best.size)]
+    return factor(found, nonnegative=held.nonnegative), lowest
 
 
 class _Samples(RowSource):
@@ -102,7 +123,7 @@ class _Samples(RowSource):
     def __init__(
         self, table: FeatureTable, held: HeldModel, pairs: Table, columns: NDArray[Any]
     ) -> None:
-        self.table, self.held, self.pairs = table, held, pairs
+        self.table, self.held, self.pairs, self.columns = table, held, pairs, columns
         self.entries = np.ascontiguousarray(table.shifted[:, columns])
         self.observed = None if table.observed is None else table.observed[:, columns]
         self.n_rows = columns.size
@@ -114,6 +135,13 @@ class _Samples(RowSource):
         if self.observed is None:
             return np.ones(self.n_rows, dtype=np.bool_)
         return np.asarray(self.observed.any(axis=0))
+
+    def objective(self, scores: Table) -> Table:
+        """Return the objective of all samples at some scores."""
+        free = unconstrained(scores, nonnegative=self.held.nonnegative)
+        found: Table = self.evaluate(np.arange(self.n_rows), free).value
+        found += 0.5 * self.held.ridge * (free**2).sum(axis=1)
+        return found
 
     def evaluate(self, index: NDArray[Any], a: Table) -> Rows:
         """Return the objective of some samples at parameters ``a``, with its derivatives."""
@@ -144,16 +172,17 @@ class _Samples(RowSource):
             hessian[:, diagonal, diagonal] += gradient
         return Rows(terms.sum(axis=0) / held.unit, gradient, hessian)
 
-    def nearest(self, models: Table) -> NDArray[np.int64]:
-        """Return for each sample the number of the model (d, n) that is nearest to it."""
+    def nearest(self, models: Table, count: int) -> NDArray[np.int64]:
+        """Return for each sample the numbers of the models (d, n) that are nearest to it."""
         divergence = self.table.divergence
         if self.observed is None:
-            return np.asarray(cross(divergence, self.entries, models).argmin(axis=1))
-        found = np.empty(self.n_rows, dtype=np.int64)
-        for number, (own, known) in enumerate(zip(self.entries.T, self.observed.T, strict=True)):
-            sums = cross(divergence, own[known, None], models[known])
-            found[number] = sums[0].argmin()
-        return found
+            sums = cross(divergence, self.entries, models)
+        else:
+            pairs = zip(self.entries.T, self.observed.T, strict=True)
+            sums = np.concatenate(
+                [cross(divergence, own[known, None], models[known]) for own, known in pairs]
+            )
+        return np.argsort(sums, axis=1, kind="stable")[:, :count]
 
     def least_squares(self) -> Table:
         """Return scores whose products are near those that the transforms would need."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
-from polyad.core.sklearn_compat import Interval, StrOptions
+from polyad.core.sklearn_compat import Interval, StrOptions, container_adapter
 from polyad.core.threads import thread_limit
 from polyad.estimators import saving
 from polyad.estimators.documentation import documented
@@ -115,8 +115,8 @@ class QMFQ(QuantileFamily):
     learning_rate : float, default=0.1
         The first size of the updates of Adam. It is halved when the objective stops falling.
     {n_init}
-        The starts are those of the projector; a singular value decomposition has none: one fit is
-        enough.
+        The starts are those of the projector; a singular value decomposition has none, and is
+        fitted once.
     {max_iter}
     tol : float, default=1e-3
         Stop when the best objective of the last 20 iterations (5 for L-BFGS) is lower than the best
@@ -235,7 +235,7 @@ class QMFQ(QuantileFamily):
         self.callbacks = callbacks
         self.verbose = verbose
 
-    def normalize(self, X: Any) -> Array:
+    def normalize(self, X: Any) -> Any:
         """Return samples after the first normalization, before the projection.
 
         Parameters
@@ -246,12 +246,24 @@ class QMFQ(QuantileFamily):
         Returns
         -------
         array of shape (n_samples, n_features)
-            Positive numbers without a unit.
+            Positive numbers without a unit; a table if ``set_output`` asks for one.
         """
         given = self._validate_new(X)
         with thread_limit(self.n_jobs):
             normalized = self._normalized(self._read_new(given), self._model())
-            return np.ascontiguousarray(normalized.T, self._dtype)
+        values = np.ascontiguousarray(normalized.T, self._dtype)
+        adapter = container_adapter("transform", self)
+        if adapter is None:
+            return values
+        table = adapter.create_container(values, X, columns=self._feature_labels())
+        if given.labels[0] is not None and adapter.container_lib == "pandas":
+            table.index = given.labels[0]
+        return table
+
+    def _n_fits(self) -> int:
+        # All starts of a singular value decomposition are the same, but for that of a warm start.
+        most = super()._n_fits() if self.projector == "nmf" else 1 + self._goes_on
+        return min(super()._n_fits(), most)
 
     def _objective(self, table: FeatureTable) -> ProjectedObjective:
         rank = int(self.n_components)
