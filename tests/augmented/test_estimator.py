@@ -377,6 +377,34 @@ def test_labels_of_channels_frequencies_and_times(tmp_path):
     np.testing.assert_array_equal(loaded.transform(data), model.transform(data))
 
 
+@pytest.mark.parametrize("batch_size", [7, None])
+@pytest.mark.parametrize(
+    "stored",
+    [
+        lambda X: np.repeat(X, 2, axis=2)[:, :, ::2],
+        lambda X: np.ascontiguousarray(X[::-1, ::-1, ::-1])[::-1, ::-1, ::-1],
+        np.asfortranarray,
+    ],
+)
+def test_numbers_do_not_depend_on_how_they_are_stored(stored, batch_size):
+    """Also with one sample in the last block or batch, whose entries NumPy would not copy."""
+    X = planted(n=50, shape=(1, 12_000) if batch_size is None else (4, 5))[:49]
+    other = stored(X)
+    assert (other == X).all()
+    models = [
+        AugmentedCP(2, augment=turned, batch_size=batch_size, **QUICK).fit(own)
+        for own in (X, other)
+    ]
+    assert models[0].objective_ == pytest.approx(models[1].objective_, rel=1e-9)
+    for own in (slice(None), slice(1)):
+        found = models[1].transform(other[own])
+        np.testing.assert_allclose(models[0].transform(X[own]), found, rtol=1e-6, atol=1e-9)
+
+
+def turned(batch, _generator):
+    return batch[::-1, :, ::-1]
+
+
 def test_channels_in_any_unit_have_the_same_features():
     signals, _ = recordings()
     options = {"augment": Jitter(0.1), "preprocess": STFT(n_fft=16, hop=8), **QUICK}

@@ -68,6 +68,7 @@ def test_the_epsilon_that_is_chosen_is_told(kind):
     same = small(kind, epsilon=model.epsilon_).fit(images())
     assert same.objective_ == model.objective_
     assert same.epsilon_ == model.epsilon_
+    assert model.set_params(epsilon=0.5).epsilon_ == same.epsilon_
 
 
 @pytest.mark.parametrize("kind", BOTH)

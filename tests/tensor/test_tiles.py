@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numba.core import errors
 
 from polyad.tensor.tiles import ROWS, add_products, widened
 
@@ -49,6 +50,12 @@ def test_a_row_has_the_same_bits_wherever_it_is():
 
     np.testing.assert_array_equal(rows(matrix)[11:], rows(matrix[11:]))
     np.testing.assert_array_equal(rows(matrix)[28:], rows(matrix[28:]))
+
+
+def test_arrays_with_steps_are_refused():
+    matrix, basis = np.ones((4, 20)), np.ones((10, 16))
+    with pytest.raises(errors.TypingError, match="C order"):
+        add_products(matrix.reshape(-1)[::2], (4, 10, 1), basis, np.zeros((ROWS, 16)))
 
 
 def test_numbers_that_are_not_finite_stay_in_their_rows():

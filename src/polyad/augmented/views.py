@@ -185,8 +185,9 @@ def _block_length(view: View) -> int:
 
 
 def _entries(samples: Array) -> Array:
-    """Return all entries, which kernels see as memory that nobody writes to, as some of it is."""
-    entries = samples.reshape(-1)
+    """Return all entries in C order, which kernels see as memory that nobody writes to."""
+    # NumPy would give those of one row with steps, or of turned axes, as a view with steps.
+    entries = np.ascontiguousarray(samples).reshape(-1)
     entries.flags.writeable = False
     return entries
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from polyad.core.arrays import Array
+    from polyad.transport.geometry import Geometry
 
 
 def _atoms_rule(value: Any, sizes: saving.Sizes) -> str:
@@ -48,6 +49,7 @@ class DictionaryLearned(Learned):
     atoms_: Array = saving.attribute(_atoms_rule)
     codes_: Array = saving.attribute(saving.array("n0", "R", shares=True))
     masses_: Array = saving.attribute(saving.array("n0", low=0.0))
+    epsilon_: float = saving.attribute(saving.number(0.0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,7 @@ class CPDictionaryLearned(KruskalLearned):
 
     factors_: list[Array] = saving.attribute(_factors_rule)
     masses_: Array = saving.attribute(saving.array("n0", low=0.0))
+    epsilon_: float = saving.attribute(saving.number(0.0))
 
 
 @documented
@@ -166,6 +169,7 @@ class WassersteinDictionary(DictionaryFamily):
     atoms_: Array
     codes_: Array
     masses_: Array
+    epsilon_: float
 
     def __init__(
         self,
@@ -239,11 +243,13 @@ class WassersteinDictionary(DictionaryFamily):
         return [namespace_of(atoms).reshape(atoms, (atoms.shape[0], -1)).T]
 
     def _made(
-        self, codes: Array, atoms: Sequence[Array], masses: Array, grid: tuple[int, ...]
+        self, codes: Array, atoms: Sequence[Array], masses: Array, geometry: Geometry
     ) -> DictionaryLearned:
         xp = namespace_of(codes)
-        rows = xp.reshape(xp.asarray(atoms[0].T, copy=True), (-1, *grid))
-        return DictionaryLearned(atoms_=rows, codes_=codes, masses_=masses)
+        rows = xp.reshape(xp.asarray(atoms[0].T, copy=True), (-1, *geometry.shape))
+        return DictionaryLearned(
+            atoms_=rows, codes_=codes, masses_=masses, epsilon_=geometry.epsilon
+        )
 
     @property
     def _features_of_fit(self) -> Array:
@@ -355,6 +361,7 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = DICTIONARY_CONSTRAINTS
 
     masses_: Array
+    epsilon_: float
 
     def __init__(
         self,
@@ -430,13 +437,15 @@ class WassersteinCPDictionary(KruskalResult, DictionaryFamily):
         return list(learned.factors_[1:])
 
     def _made(
-        self, codes: Array, atoms: Sequence[Array], masses: Array, grid: tuple[int, ...]
+        self, codes: Array, atoms: Sequence[Array], masses: Array, geometry: Geometry
     ) -> CPDictionaryLearned:
         xp = namespace_of(codes)
         weights = xp.sum(codes, axis=0)
         safe = xp.where(weights > 0, weights, xp.ones_like(weights))
         factors = [codes / safe[None, :], *atoms]
-        return CPDictionaryLearned(factors_=factors, weights_=weights, masses_=masses)
+        return CPDictionaryLearned(
+            factors_=factors, weights_=weights, masses_=masses, epsilon_=geometry.epsilon
+        )
 
     def _check_restored(self) -> None:
         super()._check_restored()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from array_api_compat import device
-from sklearn.utils.validation import check_is_fitted
 
 from polyad.core.arrays import namespace_of, to_numpy
 from polyad.core.sklearn_compat import Interval, StrOptions
@@ -93,12 +92,6 @@ class DictionaryFamily(Factorization):
         """Return the first atoms over the first two modes of the grid, summed over others."""
         raise NotImplementedError
 
-    @property
-    def epsilon_(self) -> float:
-        """The strength of the entropy, which ``epsilon`` may leave to the grid."""
-        check_is_fitted(self)
-        return self._geometry(self._fitted_shape[1:]).epsilon
-
     def inverse_transform(self, X: Array, masses: Array | None = None) -> Array:
         """Return the mixtures of atoms that codes stand for.
 
@@ -169,15 +162,13 @@ class DictionaryFamily(Factorization):
         earlier, masses = self._features_of_fit, learned.masses_
         fresh = [xp.astype(own, earlier.dtype) for own in (codes, data.masses, *atoms)]
         all_codes = xp.concat([earlier, fresh[0]])
-        grid = self._fitted_shape[1:]
-        self._keep(self._made(all_codes, fresh[2:], xp.concat([masses, fresh[1]]), grid))
+        geometry = data.problem.samples.geometry
+        self._keep(self._made(all_codes, fresh[2:], xp.concat([masses, fresh[1]]), geometry))
         self.n_samples_seen_ += given.shape[0]
         self.labels_[0] = labels
         return self
 
-    def _made(
-        self, codes: Array, atoms: Sequence[Array], masses: Array, grid: tuple[int, ...]
-    ) -> Any:
+    def _made(self, codes: Array, atoms: Sequence[Array], masses: Array, geometry: Geometry) -> Any:
         """Return what is learned, of codes and the factors of atoms over a grid."""
         raise NotImplementedError
 
@@ -213,7 +204,7 @@ class DictionaryFamily(Factorization):
         dtype = solver.data.dtype
         codes, *atoms = (xp.astype(block[:, order], dtype) for block in state.blocks)
         masses = xp.astype(solver.data.masses, dtype)
-        return self._made(codes, atoms, masses, solver.problem.grid)
+        return self._made(codes, atoms, masses, solver.problem.samples.geometry)
 
     def _read(self, given: TensorInput, y: Any) -> DictionaryData:
         wanted = (*given.shape, self.n_components)
@@ -237,7 +228,13 @@ class DictionaryFamily(Factorization):
 
     def _read_new(self, given: TensorInput) -> DictionaryData:
         values, dtype, masses = distributions(given, type(self).__name__)
-        geometry = self._geometry(tuple(int(n) for n in values.shape[1:]))
+        geometry = geometry_of(
+            tuple(int(n) for n in values.shape[1:]),
+            self.metric,
+            periodic=self.periodic,
+            weights=self.axis_weights,
+            epsilon=self.epsilon if isinstance(self.epsilon, str) else float(self.epsilon),
+        )
         if self.debias and geometry.transposed is not geometry:
             message = (
                 "debias=True needs a symmetric cost: the loss of a distribution to itself is taken "
@@ -248,16 +245,6 @@ class DictionaryFamily(Factorization):
         samples = Samples.of(values, geometry)
         problem = DictionaryProblem(samples, self._modes(geometry.shape), half)
         return DictionaryData(problem, masses, dtype)
-
-    def _geometry(self, grid: tuple[int, ...]) -> Geometry:
-        """Return the geometry of a grid that the parameters tell."""
-        return geometry_of(
-            grid,
-            self.metric,
-            periodic=self.periodic,
-            weights=self.axis_weights,
-            epsilon=self.epsilon if isinstance(self.epsilon, str) else float(self.epsilon),
-        )
 
     def _tau(self) -> tuple[float, float]:
         """Return the weights of the proximal terms of codes and atoms."""

@@ -155,7 +155,7 @@ class BlockSolver(Solver[BlockState]):
             for k, tau in enumerate(weights):
                 block, memory = self.problem.minimize(k, blocks, memory, tau, gap)
                 xp = namespace_of(block)
-                squares += tau**2 * float(xp.sum((block - blocks[k]) ** 2))
+                squares += float(xp.sum((tau * (block - blocks[k])) ** 2))
                 blocks[k] = block
             value, memory = self.problem.value(blocks, memory)
             had_momentum, is_lower = best.n_moving > 0, value <= best.value
@@ -204,7 +204,7 @@ class BlockSolver(Solver[BlockState]):
                 continue
             length = _NEARBY * max(float(xp.max(xp.abs(block))), _NEARBY) / steepest
             moved = self.problem.project(k, block - length * gradient) - block
-            total += float(xp.sum(moved * moved)) / length**2
+            total += float(xp.sum((moved / length) ** 2))
         return math.sqrt(total)
 
 

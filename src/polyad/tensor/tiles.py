@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba.core import cgutils, codegen, types
+from numba.core import cgutils, codegen, errors, types
 from numba.extending import intrinsic
 
 from polyad.core.compiled import kernel
@@ -119,6 +119,10 @@ def _tile(n_vectors: int) -> Any:
         return context.get_dummy_value()
 
     def typed(_typing_context: Any, data: Any, basis: Any, out: Any, grid: Any, place: Any) -> Any:
+        # Memory is read as it lies, without strides.
+        if {own.layout for own in (data, basis, out)} != {"C"} or data.dtype != basis.dtype:
+            message = "tiles are of arrays in C order, of one type"
+            raise errors.TypingError(message)
         return types.void(data, basis, out, grid, place), generate
 
     return typed
