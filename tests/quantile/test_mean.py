@@ -10,8 +10,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 from polyad import QMF, LabelledTensor
-from polyad.exceptions import InvalidInputError
+from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.quantile import MeanQMF
+from polyad.report import write_report
 from tests.quantile.planted import small
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -99,3 +100,5 @@ def test_what_it_refuses(tmp_path):
         MeanQMF(QMF(checkpoint=tmp_path / "state")).fit(X)
     with pytest.raises(InvalidInputError, match=r"\(n_samples, 6\) is needed"):
         fitted().inverse_transform(np.ones((1, 2)))
+    with pytest.raises(InvalidTypeError, match="one of estimators_"):
+        write_report(fitted(), tmp_path / "report.html")

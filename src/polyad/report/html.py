@@ -73,6 +73,12 @@ def write_report(
         The file.
     """
     check_is_fitted(model)
+    if not hasattr(model, "_report_sections"):
+        message = (
+            f"model is a {type(model).__name__}, of which no report is known; give a model of "
+            "polyad, of several fits one of estimators_, of a pipeline its step."
+        )
+        raise InvalidTypeError(message)
     template = _template()
     target = Path(path)
     with replacing(target) as stream:  # refuses a wrong path before the work

@@ -56,7 +56,7 @@ class PoissonCP(CPFamily):
         How the rows of a factor are improved: by multiplicative updates, which are cheap, or by
         Newton steps, which need far fewer iterations to a precise optimum and give exact zeros.
     {init, n_init}
-        ``'auto'`` is 3 for a search, and 1 otherwise.
+        ``'auto'`` is 3 for a search, and 1 otherwise, as for one component of complete data.
     {max_iter}
         An iteration is a sweep over the modes.
     {tol}
