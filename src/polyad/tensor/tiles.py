@@ -9,6 +9,7 @@ neither on threads, nor on the rows beside them, nor on the length of vectors.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,83 +48,85 @@ def widened(matrix: NDArray[Any]) -> NDArray[Any]:
     return wide
 
 
-def _tile(n_vectors: int) -> Any:
-    """Return what tells Numba how to add to a tile of so many vectors in each row."""
+def _written(n_vectors: int, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Write the code of a tile, with so many vectors in each row."""
     utilities: Any = cgutils  # which names what it takes from llvmlite, but has no types
     ir = utilities.ir
     fused, word = ("contract",), ir.IntType(32)
     byte = ir.IntType(8).as_pointer()
+    data, basis, out = (
+        context.make_array(signature.args[k])(context, builder, arguments[k]) for k in range(3)
+    )
+    (n_rows, row_step, step), (row, column, first, last) = (
+        utilities.unpack_tuple(builder, arguments[k]) for k in (3, 4)
+    )
+    number = signature.args[0].dtype
+    size = number.bitwidth // 8
+    vector = ir.VectorType(context.get_data_type(number), _BYTES // size)
+    width = builder.extract_value(out.shape, 1)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data, basis, out = (
-            context.make_array(signature.args[k])(context, builder, arguments[k]) for k in range(3)
-        )
-        (n_rows, row_step, step), (row, column, first, last) = (
-            utilities.unpack_tuple(builder, arguments[k]) for k in (3, 4)
-        )
-        number = signature.args[0].dtype
-        size = number.bitwidth // 8
-        vector = ir.VectorType(context.get_data_type(number), _BYTES // size)
-        width = builder.extract_value(out.shape, 1)
+    def plus(index: Any, more: int) -> Any:
+        return builder.add(index, ir.Constant(index.type, more))
 
-        def plus(index: Any, more: int) -> Any:
-            return builder.add(index, ir.Constant(index.type, more))
+    def vectors(memory: Any, line: Any) -> list[Any]:
+        start = builder.add(builder.mul(line, width), column)
+        places = [plus(start, v * vector.count) for v in range(n_vectors)]
+        return [
+            builder.bitcast(builder.gep(memory.data, [place]), vector.as_pointer())
+            for place in places
+        ]
 
-        def vectors(memory: Any, line: Any) -> list[Any]:
-            start = builder.add(builder.mul(line, width), column)
-            places = [plus(start, v * vector.count) for v in range(n_vectors)]
-            return [
-                builder.bitcast(builder.gep(memory.data, [place]), vector.as_pointer())
-                for place in places
-            ]
+    def spread(entry: Any) -> Any:
+        nothing = ir.Constant(vector, ir.Undefined)
+        one = builder.insert_element(nothing, entry, ir.Constant(word, 0))
+        same = ir.Constant(ir.VectorType(word, vector.count), [0] * vector.count)
+        return builder.shuffle_vector(one, nothing, same)
 
-        def spread(entry: Any) -> Any:
-            nothing = ir.Constant(vector, ir.Undefined)
-            one = builder.insert_element(nothing, entry, ir.Constant(word, 0))
-            same = ir.Constant(ir.VectorType(word, vector.count), [0] * vector.count)
-            return builder.shuffle_vector(one, nothing, same)
+    def fetch(entry: Any) -> None:
+        """Ask for what will be read: to be kept in all caches."""
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        call = utilities.get_or_insert_function(builder.module, kind, "llvm.prefetch")
+        flags = [ir.Constant(word, flag) for flag in (0, 3, 1)]
+        builder.call(call, [builder.bitcast(entry, byte), *flags])
 
-        def fetch(entry: Any) -> None:
-            """Ask for what will be read: to be kept in all caches."""
-            kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-            call = utilities.get_or_insert_function(builder.module, kind, "llvm.prefetch")
-            flags = [ir.Constant(word, flag) for flag in (0, 3, 1)]
-            builder.call(call, [builder.bitcast(entry, byte), *flags])
+    lines = [plus(row, a) for a in range(ROWS)]
+    starts = []
+    for line in lines:
+        # Rows beyond the last are that one again.
+        inside = builder.icmp_signed("<", line, n_rows)
+        starts.append(builder.mul(builder.select(inside, line, plus(n_rows, -1)), row_step))
+    sums = [[utilities.alloca_once(builder, vector) for _ in range(n_vectors)] for _ in lines]
+    for own in sums:
+        for total in own:
+            builder.store(ir.Constant(vector, [0.0] * vector.count), total)
+    with utilities.for_range(builder, builder.sub(last, first)) as loop:
+        k = builder.add(first, loop.index)
+        columns = [builder.load(place, align=size) for place in vectors(basis, k)]
+        along = builder.mul(k, step)
+        # The tile after the next one, if rows are beside each other.
+        for ahead in range(2 * ROWS, 3 * ROWS, _LINE // size):
+            fetch(builder.gep(data.data, [plus(builder.add(starts[0], along), ahead)]))
+        for start, own in zip(starts, sums, strict=True):
+            entry = spread(builder.load(builder.gep(data.data, [builder.add(start, along)])))
+            for total, other in zip(own, columns, strict=True):
+                product = builder.fmul(entry, other, flags=fused)
+                builder.store(builder.fadd(builder.load(total), product, flags=fused), total)
+    for line, own in zip(lines, sums, strict=True):
+        for place, total in zip(vectors(out, line), own, strict=True):
+            found = builder.fadd(builder.load(place, align=size), builder.load(total))
+            builder.store(found, place, align=size)
+    return context.get_dummy_value()
 
-        lines = [plus(row, a) for a in range(ROWS)]
-        starts = []
-        for line in lines:
-            # Rows beyond the last are that one again.
-            inside = builder.icmp_signed("<", line, n_rows)
-            starts.append(builder.mul(builder.select(inside, line, plus(n_rows, -1)), row_step))
-        sums = [[utilities.alloca_once(builder, vector) for _ in range(n_vectors)] for _ in lines]
-        for own in sums:
-            for total in own:
-                builder.store(ir.Constant(vector, [0.0] * vector.count), total)
-        with utilities.for_range(builder, builder.sub(last, first)) as loop:
-            k = builder.add(first, loop.index)
-            columns = [builder.load(place, align=size) for place in vectors(basis, k)]
-            along = builder.mul(k, step)
-            # The tile after the next one, if rows are beside each other.
-            for ahead in range(2 * ROWS, 3 * ROWS, _LINE // size):
-                fetch(builder.gep(data.data, [plus(builder.add(starts[0], along), ahead)]))
-            for start, own in zip(starts, sums, strict=True):
-                entry = spread(builder.load(builder.gep(data.data, [builder.add(start, along)])))
-                for total, other in zip(own, columns, strict=True):
-                    product = builder.fmul(entry, other, flags=fused)
-                    builder.store(builder.fadd(builder.load(total), product, flags=fused), total)
-        for line, own in zip(lines, sums, strict=True):
-            for place, total in zip(vectors(out, line), own, strict=True):
-                found = builder.fadd(builder.load(place, align=size), builder.load(total))
-                builder.store(found, place, align=size)
-        return context.get_dummy_value()
+
+def _tile(n_vectors: int) -> Any:
+    """Return what tells Numba how to add to a tile of so many vectors in each row."""
 
     def typed(_typing_context: Any, data: Any, basis: Any, out: Any, grid: Any, place: Any) -> Any:
         # Memory is read as it lies, without strides.
         if {own.layout for own in (data, basis, out)} != {"C"} or data.dtype != basis.dtype:
             message = "tiles are of arrays in C order, of one type"
             raise errors.TypingError(message)
-        return types.void(data, basis, out, grid, place), generate
+        return types.void(data, basis, out, grid, place), partial(_written, n_vectors)
 
     return typed
 

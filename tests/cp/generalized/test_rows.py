@@ -10,7 +10,7 @@ from scipy.sparse import coo_array
 
 from polyad import GeneralizedCP
 from polyad.core.threads import thread_limit
-from polyad.cp.generalized import all_cells
+from polyad.cp.generalized import all_cells, entry_blocks
 from polyad.cp.generalized import rows as rows_module
 from polyad.cp.generalized.problem import build_problem
 from polyad.cp.generalized.rows import solve_rows
@@ -95,7 +95,7 @@ def test_sparse_rows_equal_dense_ones(name, monkeypatch):
     scale = np.abs(whole).max()
     for pairs, long_row in ((rows_module._PAIRS, 64), (60, 34)):  # some rows have more entries
         monkeypatch.setattr(rows_module, "_PAIRS", pairs)
-        monkeypatch.setattr(rows_module, "_LONG_ROW", long_row)
+        monkeypatch.setattr(entry_blocks, "_LONG_ROW", long_row)
         own = solve_rows(problem_of(stored, name, "unobserved"), others, 0.05)
         np.testing.assert_allclose(own, whole, atol=1e-9 * scale)
     if name in TAKES_ZERO:
@@ -298,7 +298,7 @@ def test_a_ridge_on_components_next_to_nothing_leaves_rows_of_zero():
 def test_sums_of_stored_entries_equal_the_twin(kept, zeros, monkeypatch):
     if not kept:  # neither products nor a block for all entries
         monkeypatch.setattr(rows_module, "_PAIRS", 40)
-    monkeypatch.setattr(rows_module, "_LONG_ROW", 4)
+    monkeypatch.setattr(entry_blocks, "_LONG_ROW", 4)
     generator = np.random.default_rng(0)
     loss, (b, c) = LOSS["bernoulli-odds"], [generator.random((n, 3)) for n in (5, 4)]
     counts = np.array([2, 0, 6, 1, 9])

@@ -21,13 +21,14 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from math import ceil, isfinite, prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polyad.core.arrays import to_numpy
 from polyad.core.threads import as_slices, cut, cut_evenly, run_blocks
 from polyad.cp.generalized.all_cells import AllCells, QuadraticZeros, pairs, settle, unpacked
+from polyad.cp.generalized.entry_blocks import EntryBlock, cut_entries
 from polyad.cp.generalized.problem import ObservedProblem, ZerosProblem
 from polyad.fitting.row_newton import Rows, RowSource, Rules, minimize_rows
 from polyad.losses import GaussianLoss, PoissonLoss
@@ -56,8 +57,6 @@ _MAX_POWER = 500.0
 _MAX_RIDGE = 1e270
 # Numbers in the pairwise products of components that are held at a time.
 _PAIRS = 1 << 21
-# Stored entries of a sample from which a product of matrices of its own is faster than pairs.
-_LONG_ROW = 64
 # Cells of a sample that stand for all of them where they are too many, and the seed of their
 # choice, which is fixed: the features of a sample are always the same.
 _CHOSEN_CELLS = 1 << 12
@@ -407,24 +406,6 @@ def _slope_at_zero(loss: Loss) -> float:
     return at_zero if abs(near - at_zero) <= 0.1 * abs(at_zero) else 0.0
 
 
-class EntryBlock(NamedTuple):
-    """Some entries of some rows, which are counted from zero."""
-
-    place: Any
-    """Where they are stored."""
-    present: NDArray[Any]
-    """The rows, and where each begins among the entries."""
-    first: NDArray[Any]
-    long: list[tuple[Any, Any, Any]]
-    """The rows of many entries, with the first and the last of these."""
-    few: NDArray[Any]
-    """The entries of the other rows, and their rows."""
-    of: NDArray[Any]
-    short: NDArray[Any]
-    """The other rows, and where each begins among their entries."""
-    begins: NDArray[Any]
-
-
 class EntrySamples(Samples):
     """Samples of sparse data.
 
@@ -553,23 +534,7 @@ class EntrySamples(Samples):
     def _blocks(self, index: NDArray[Any]) -> Iterator[EntryBlock]:
         """Cut the entries of some rows into blocks of a bounded number of pairs."""
         rank = self._others[0].shape[1]
-        counts = np.diff(self._starts)[index]
-        row = np.repeat(np.arange(index.size), counts)
-        place = np.repeat(self._starts[:-1][index] - (np.cumsum(counts) - counts), counts)
-        place = place + np.arange(place.size)
-        step = max(1, 2 * _PAIRS // (rank * (rank + 1)))
-        for block in as_slices(cut(place.size, step)):
-            of = row[block]
-            first = np.flatnonzero(np.diff(of, prepend=-1))
-            present, ends = of[first], [*first[1:], of.size]
-            bounds = zip(present, first, ends, strict=True)
-            long = [(k, begin, end) for k, begin, end in bounds if counts[k] >= _LONG_ROW]
-            few = np.flatnonzero(counts[of] < _LONG_ROW)
-            begins = np.flatnonzero(np.diff(of[few], prepend=-1))
-            short = of[few[begins]]
-            whole = index.size == self.n_rows
-            at: Any = slice(block.start, block.stop) if whole else place[block]
-            yield EntryBlock(at, present, first, long, few, of[few], short, begins)
+        return cut_entries(self._starts, index, max(1, 2 * _PAIRS // (rank * (rank + 1))))
 
     @cached_property
     def _pull(self) -> Matrix:
