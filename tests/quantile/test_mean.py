@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
-from polyad import QMF, LabelledTensor
+from polyad import QMF, LabelledTensor, Status
 from polyad.exceptions import InvalidInputError, InvalidTypeError
 from polyad.quantile import MeanQMF
 from polyad.report import write_report
@@ -87,6 +87,20 @@ def test_tables_have_the_names_of_all_scores_and_the_labels_of_samples():
     assert model.n_features_in_ == 5
     assert not hasattr(model, "feature_names_in_")
     assert fitted(X.astype(np.float32)).transform(X.astype(np.float32)).dtype == np.float32
+
+
+def test_an_interrupt_ends_all_fits_and_keeps_what_there_is():
+    seen = []
+
+    def interrupt(record):
+        seen.append(record)
+        if len(seen) == 6:  # in the second fit of four iterations
+            raise KeyboardInterrupt
+
+    model = MeanQMF(clone(FEW).set_params(callbacks=interrupt), n_fits=3, random_state=0).fit(X)
+    statuses = [one.status_ is Status.INTERRUPTED for one in model.estimators_]
+    assert statuses == [False, True]
+    assert model.transform(X).shape == (len(X), 4)
 
 
 def test_what_it_refuses(tmp_path):

@@ -21,6 +21,7 @@ from polyad.core.arrays import to_numpy
 from polyad.core.sklearn_compat import Interval, fit_context, output_config
 from polyad.data.validation import read_features
 from polyad.exceptions import InvalidInputError
+from polyad.fitting import Status
 from polyad.quantile.estimator import QMF
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class MeanQMF(MetaEstimatorMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
     Attributes
     ----------
     estimators_ : list of QMF
-        The fits. Each can be read, drawn and saved by itself.
+        The fits. Each can be read, drawn and saved by itself. Ctrl-C ends the one that is under
+        way, and no further one begins.
 
     Examples
     --------
@@ -93,7 +95,12 @@ class MeanQMF(MetaEstimatorMixin, ClassNamePrefixFeaturesOutMixin, TransformerMi
         generator = check_random_state(self.random_state)
         seeds = generator.randint(2**31 - 1, size=int(self.n_fits)).tolist()
         models = [clone(self.estimator).set_params(random_state=seed) for seed in seeds]
-        self.estimators_ = [model.fit(X) for model in models]
+        fitted = []
+        for model in models:
+            fitted.append(model.fit(X))
+            if model.status_ is Status.INTERRUPTED:
+                break
+        self.estimators_ = fitted
         return self
 
     def transform(self, X: Any) -> Any:
